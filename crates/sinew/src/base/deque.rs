@@ -1,0 +1,114 @@
+//! A worker's unstarted children: it takes the newest, other workers steal the oldest.
+//!
+//! Newest first keeps fork-join trees small (depth, not breadth, is alive at once); stealing the oldest takes the largest subtrees away. The
+//! algorithm is Chase and Lev's with the fences of Lê, Pop, Cohen and Zappa Nardelli (PPoPP 2013). The ring is fixed: a push that finds it full gives
+//! the item back, and the caller uses the group's queue, so nothing grows and nothing has to be reclaimed under thieves. All
+//! slots are atomics, so that no tool needs a suppression. crossbeam-deque was rejected: it grows by epoch reclamation, which the
+//! models cannot see into.
+//!
+//! # Invariants
+//! I1. Items are at `oldest..newest`; only the owner moves `newest`, `oldest` only grows.
+//! I2. Whoever moves `oldest` from i to i+1 owns item i. The owner takes the last item that way too.
+//! I3. A slot is rewritten only when `oldest` has passed it, so a thief that read an old value fails its exchange.
+//!
+//! # Memory order
+//! The owner's "lower `newest`, look at `oldest`" against the thief's "look at `oldest`, look at `newest`" is store-then-load on
+//! both sides: the two SeqCst fences make at least one of them see the other, so the last item goes to one of them.
+
+use std::array;
+use std::ptr;
+
+use super::atomic::{AcqRel, Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, SeqCst, fence};
+
+/// What a thief got.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Stolen<T> {
+    /// The oldest item.
+    Item(*mut T),
+    /// Nothing is there.
+    Empty,
+    /// Another thief, or the owner, was faster; there may be more.
+    Retry,
+}
+
+/// A ring of at most `N` pointers, `N` a power of two.
+pub(crate) struct Deque<T, const N: usize> {
+    newest: AtomicUsize,
+    oldest: AtomicUsize,
+    slots: [AtomicPtr<T>; N],
+}
+
+impl<T, const N: usize> Deque<T, N> {
+    pub(crate) fn new() -> Self {
+        const { assert!(N.is_power_of_two()) };
+        Self { newest: AtomicUsize::new(0), oldest: AtomicUsize::new(0), slots: array::from_fn(|_| AtomicPtr::new(ptr::null_mut())) }
+    }
+
+    /// Adds the newest item; `false` if there is no room. Owner only.
+    #[inline]
+    #[must_use]
+    pub(crate) fn push(&self, item: *mut T) -> bool {
+        let newest = self.newest.load(Relaxed);
+        // Acquire: meets the AcqRel exchange in `steal`; a slot is reused only after its thief has read it (I3).
+        if newest.wrapping_sub(self.oldest.load(Acquire)) >= N {
+            return false;
+        }
+        self.slots[newest % N].store(item, Relaxed);
+        // Release: meets the Acquire of `newest` in `steal`; carries the slot and the item's content.
+        self.newest.store(newest.wrapping_add(1), Release);
+        true
+    }
+
+    /// Takes the newest item; null if there is none. Owner only.
+    #[inline]
+    pub(crate) fn pop(&self) -> *mut T {
+        let newest = self.newest.load(Relaxed);
+        // Only thieves move `oldest`, and only up: seen empty, it is empty.
+        if self.oldest.load(Relaxed) == newest {
+            return ptr::null_mut();
+        }
+        let last = newest.wrapping_sub(1);
+        self.newest.store(last, Relaxed);
+        // SeqCst: meets the fence in `steal`, see the head of the file.
+        fence(SeqCst);
+        let oldest = self.oldest.load(Relaxed);
+        let left = last.wrapping_sub(oldest) as isize;
+        if left > 0 {
+            return self.slots[last % N].load(Relaxed);
+        }
+        let item = if left == 0 && self.oldest.compare_exchange(oldest, newest, AcqRel, Relaxed).is_ok() {
+            self.slots[last % N].load(Relaxed)
+        } else {
+            ptr::null_mut()
+        };
+        self.newest.store(newest, Relaxed);
+        item
+    }
+
+    /// Takes the oldest item. Any thread, the owner too.
+    pub(crate) fn steal(&self) -> Stolen<T> {
+        // Acquire: orders this look before the one at `newest` in the owner's eyes.
+        let oldest = self.oldest.load(Acquire);
+        // SeqCst: meets the fence in `pop`, see the head of the file.
+        fence(SeqCst);
+        // Acquire: meets the Release in `push`; carries the slot and the item's content.
+        let newest = self.newest.load(Acquire);
+        if newest.wrapping_sub(oldest) as isize <= 0 {
+            return Stolen::Empty;
+        }
+        let item = self.slots[oldest % N].load(Relaxed);
+        // AcqRel: its release meets the Acquire in `push`, so that the slot is not rewritten before it was read (I3).
+        match self.oldest.compare_exchange(oldest, oldest.wrapping_add(1), AcqRel, Relaxed) {
+            Ok(_) => Stolen::Item(item),
+            Err(_) => Stolen::Retry,
+        }
+    }
+
+    /// How many items a relaxed look sees.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        let items = self.newest.load(Relaxed).wrapping_sub(self.oldest.load(Relaxed)) as isize;
+        items.max(0) as usize
+    }
+}

@@ -1,0 +1,114 @@
+//! An intrusive first-in-first-out list: queues that never allocate and never fill up.
+//!
+//! # Invariants
+//! I1. A node is in at most one list (law F1); the list owns it from `push` to `pop`.
+//! I2. `head` is null exactly when `tail` is; the link of the tail is null.
+
+use std::cell::Cell;
+use std::ptr;
+
+use super::atomic::{AtomicPtr, Relaxed};
+
+/// A thing that carries the link of the list it is in.
+///
+/// # Safety
+/// `link` always gives the same place, and nothing but the list that holds the node uses it.
+pub(crate) unsafe trait Linked: Sized {
+    /// Where the next node is written. Atomic so that an inbox can hand nodes between threads; all uses are relaxed.
+    fn link(&self) -> &AtomicPtr<Self>;
+}
+
+/// A list used by one thread at a time.
+pub(crate) struct List<T: Linked> {
+    head: Cell<*mut T>,
+    tail: Cell<*mut T>,
+}
+
+impl<T: Linked> List<T> {
+    pub(crate) const fn new() -> Self {
+        Self { head: Cell::new(ptr::null_mut()), tail: Cell::new(ptr::null_mut()) }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.get().is_null()
+    }
+
+    /// The oldest node, which stays in the list; null if there is none.
+    #[inline]
+    pub(crate) fn first(&self) -> *mut T {
+        self.head.get()
+    }
+
+    /// Appends `node`.
+    ///
+    /// # Safety
+    /// `node` is valid until it is popped, and in no other list (I1).
+    #[inline]
+    pub(crate) unsafe fn push(&self, node: *mut T) {
+        let tail = self.tail.replace(node);
+        // SAFETY: I1 - both are valid nodes that this list owns.
+        unsafe {
+            (*node).link().store(ptr::null_mut(), Relaxed);
+            if tail.is_null() {
+                self.head.set(node);
+            } else {
+                (*tail).link().store(node, Relaxed);
+            }
+        }
+    }
+
+    /// Removes the oldest node; null if there is none.
+    #[inline]
+    pub(crate) fn pop(&self) -> *mut T {
+        let node = self.head.get();
+        if !node.is_null() {
+            // SAFETY: I1 - a node in the list is valid.
+            let next = unsafe { (*node).link().load(Relaxed) };
+            self.head.set(next);
+            if next.is_null() {
+                self.tail.set(ptr::null_mut());
+            }
+        }
+        node
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Node(AtomicPtr<Node>, u32);
+    // SAFETY: the link is a plain field that only lists use.
+    unsafe impl Linked for Node {
+        fn link(&self) -> &AtomicPtr<Self> {
+            &self.0
+        }
+    }
+
+    fn drain(list: &List<Node>) -> Vec<u32> {
+        std::iter::from_fn(|| {
+            let node = list.pop();
+            // SAFETY: popped nodes are the boxes leaked by `node`.
+            (!node.is_null()).then(|| unsafe { Box::from_raw(node) }.1)
+        })
+        .collect()
+    }
+
+    fn fill(list: &List<Node>, numbers: std::ops::Range<u32>) {
+        for n in numbers {
+            // SAFETY: a fresh leaked box is valid and in no list.
+            unsafe { list.push(Box::into_raw(Box::new(Node(AtomicPtr::default(), n)))) };
+        }
+    }
+
+    #[test]
+    fn nodes_leave_in_the_order_they_came() {
+        let list = List::new();
+        fill(&list, 0..3);
+        assert_eq!(drain(&list), [0, 1, 2]);
+        fill(&list, 7..8);
+        assert_eq!(drain(&list), [7]);
+        assert!(list.is_empty());
+    }
+}

@@ -1,0 +1,7 @@
+//! Lists, rings, wheels: data structures that know neither the system nor fibers.
+
+pub(crate) mod atomic;
+pub(crate) mod deque;
+pub(crate) mod inbox;
+pub(crate) mod list;
+pub(crate) mod wheel;

@@ -1,0 +1,301 @@
+//! Deadlines in order: arming and disarming in constant time, entries linked through the waiting frames themselves.
+//!
+//! Nine levels of 64 slots; a slot of level n spans 64^n ticks of 1,024 ns, so 292 years fit. An entry sits at the level of the highest
+//! group of six bits in which its tick differs from the wheel's, and moves down as the wheel approaches: at most eight
+//! moves in its life, none if it is disarmed first, as most deadlines are. A binary heap was rejected: it costs log n and a back-pointer per
+//! entry, and either keeps cancelled entries (bthread) or moves others to fill the hole.
+//!
+//! # Picture
+//! ```text
+//! tick  = ..000101 000011        level 0: slots 4..63 hold ticks ..000101 0001xx and up
+//!             |      |           level 1: slots 6..63 hold ticks ..000110 xxxxxx and up
+//!         level 1  level 0       an entry of an upper level is later than all of the levels below it
+//! ```
+//!
+//! # Invariants
+//! I1. An armed entry is in the ring of exactly the slot it names, and that slot's bit is set; the entry's owner keeps it in place.
+//! I2. Every armed entry's tick is later than the wheel's. Its slot index at its level is above the wheel's own digit there.
+//! I3. An entry fires when its deadline has passed, never before: ticks are rounded up when armed, down when the clock is read.
+
+use std::cell::Cell;
+use std::ptr;
+
+const LEVELS: usize = 9;
+const DIGIT_BITS: u32 = 6;
+const SLOTS: usize = 1 << DIGIT_BITS;
+const TICK_NS_LOG2: u32 = 10;
+/// Ticks ahead of the wheel beyond which a deadline is parked at the top level and looked at again there: 292 years.
+const HORIZON: u64 = 1 << (DIGIT_BITS * LEVELS as u32 - 1);
+/// Entries of the earliest slot that are looked at for the exact next deadline; in a fuller slot its start must do.
+const EXACT_SCAN: usize = 64;
+
+const NOT_ARMED: u16 = u16::MAX;
+
+/// One deadline; lives in the frame that waits for it.
+pub(crate) struct Entry {
+    next: Cell<*const Entry>,
+    before: Cell<*const Entry>,
+    place: Cell<u16>,
+    deadline_ns: Cell<u64>,
+    owner: *const (),
+}
+
+impl Entry {
+    /// An unarmed entry. `owner` means something to the caller only.
+    pub(crate) const fn new(owner: *const ()) -> Self {
+        Self { next: Cell::new(ptr::null()), before: Cell::new(ptr::null()), place: Cell::new(NOT_ARMED), deadline_ns: Cell::new(0), owner }
+    }
+
+    pub(crate) fn owner(&self) -> *const () {
+        self.owner
+    }
+
+    /// Whether it is in a wheel: armed, and neither fired nor disarmed since.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.place.get() != NOT_ARMED
+    }
+}
+
+/// The armed deadlines of one thread.
+pub(crate) struct Wheel {
+    tick: u64,
+    armed: usize,
+    occupied: [u64; LEVELS],
+    slots: [[*const Entry; SLOTS]; LEVELS],
+}
+
+impl Wheel {
+    pub(crate) fn new(now_ns: u64) -> Self {
+        Self { tick: now_ns >> TICK_NS_LOG2, armed: 0, occupied: [0; LEVELS], slots: [[ptr::null(); SLOTS]; LEVELS] }
+    }
+
+    pub(crate) fn armed(&self) -> usize {
+        self.armed
+    }
+
+    /// Puts `entry` in; it fires once `deadline_ns` has passed.
+    ///
+    /// # Safety
+    /// `entry` is not armed, and stays where it is until it fires or is disarmed (I1).
+    pub(crate) unsafe fn arm(&mut self, entry: *const Entry, deadline_ns: u64) {
+        // SAFETY: the caller gives a valid entry.
+        unsafe { &*entry }.deadline_ns.set(deadline_ns);
+        self.armed += 1;
+        self.place(entry);
+    }
+
+    /// Takes `entry` out if it is still in.
+    ///
+    /// # Safety
+    /// If it is armed, it is armed in this wheel.
+    pub(crate) unsafe fn disarm(&mut self, entry: &Entry) {
+        if entry.is_armed() {
+            self.armed -= 1;
+            self.unlink(entry);
+        }
+    }
+
+    /// The moment to look again: no entry fires before it. Exact unless very many share the earliest slot; `u64::MAX` if none is armed.
+    pub(crate) fn next_deadline_ns(&self) -> u64 {
+        let Some((level, slot)) = self.earliest() else { return u64::MAX };
+        let first = self.slots[level][slot];
+        let (mut entry, mut least) = (first, u64::MAX);
+        for _ in 0..EXACT_SCAN {
+            // SAFETY: I1 - linked entries are valid.
+            let seen = unsafe { &*entry };
+            least = least.min(seen.deadline_ns.get());
+            entry = seen.next.get();
+            if entry == first {
+                return least;
+            }
+        }
+        self.slot_start(level, slot) << TICK_NS_LOG2
+    }
+
+    /// Hands every entry whose deadline has passed to `fire`, unlinked, earlier ticks first.
+    pub(crate) fn advance(&mut self, now_ns: u64, mut fire: impl FnMut(&Entry)) {
+        let target = now_ns >> TICK_NS_LOG2;
+        while let Some((level, slot)) = self.earliest() {
+            let start = self.slot_start(level, slot);
+            if start > target {
+                break;
+            }
+            self.tick = start;
+            let mut left = self.slots[level][slot];
+            while !left.is_null() {
+                // SAFETY: I1 - linked entries are valid.
+                let entry = unsafe { &*left };
+                self.unlink(entry);
+                left = self.slots[level][slot];
+                if level == 0 {
+                    self.armed -= 1;
+                    fire(entry);
+                } else {
+                    self.replace(entry, &mut fire);
+                }
+            }
+        }
+        self.tick = self.tick.max(target);
+    }
+
+    /// Moves an entry of a slot that has come down a level, or fires it if the slot's start is its very tick.
+    fn replace(&mut self, entry: &Entry, fire: &mut impl FnMut(&Entry)) {
+        if due_tick(entry) <= self.tick {
+            self.armed -= 1;
+            fire(entry);
+        } else {
+            self.place(entry);
+        }
+    }
+
+    fn place(&mut self, entry: *const Entry) {
+        // SAFETY: I1 - callers hold a valid entry.
+        let entry = unsafe { &*entry };
+        let due = due_tick(entry).clamp(self.tick + 1, self.tick + HORIZON);
+        let level = ((63 - (due ^ self.tick).leading_zeros()) / DIGIT_BITS) as usize;
+        let slot = (due >> (level as u32 * DIGIT_BITS)) as usize % SLOTS;
+        entry.place.set((level * SLOTS + slot) as u16);
+        let first = self.slots[level][slot];
+        if first.is_null() {
+            entry.next.set(entry);
+            entry.before.set(entry);
+            self.slots[level][slot] = entry;
+            self.occupied[level] |= 1 << slot;
+        } else {
+            // SAFETY: I1 - entries of the ring are valid.
+            let last = unsafe { &*first }.before.get();
+            entry.next.set(first);
+            entry.before.set(last);
+            // SAFETY: I1 - as above.
+            unsafe {
+                (*first).before.set(entry);
+                (*last).next.set(entry);
+            }
+        }
+    }
+
+    fn unlink(&mut self, entry: &Entry) {
+        let place = entry.place.replace(NOT_ARMED) as usize;
+        let (level, slot) = (place / SLOTS, place % SLOTS);
+        let next = entry.next.get();
+        if ptr::eq(next, entry) {
+            self.slots[level][slot] = ptr::null();
+            self.occupied[level] &= !(1 << slot);
+            return;
+        }
+        // SAFETY: I1 - neighbours in the ring are valid.
+        unsafe {
+            (*next).before.set(entry.before.get());
+            (*entry.before.get()).next.set(next);
+        }
+        if ptr::eq(self.slots[level][slot], entry) {
+            self.slots[level][slot] = next;
+        }
+    }
+
+    /// Level and slot that come first: the lowest level that has any, there the lowest slot (I2).
+    fn earliest(&self) -> Option<(usize, usize)> {
+        let level = self.occupied.iter().position(|&slots| slots != 0)?;
+        Some((level, self.occupied[level].trailing_zeros() as usize))
+    }
+
+    fn slot_start(&self, level: usize, slot: usize) -> u64 {
+        let span = level as u32 * DIGIT_BITS;
+        (self.tick >> (span + DIGIT_BITS) << (span + DIGIT_BITS)) | (slot as u64) << span
+    }
+}
+
+/// The first tick at which the entry's deadline has passed.
+fn due_tick(entry: &Entry) -> u64 {
+    entry.deadline_ns.get().div_ceil(1 << TICK_NS_LOG2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A wheel and a plain list, given the same commands, fire the same entries at the same calls.
+    #[derive(Clone, Debug)]
+    enum Command {
+        Arm { after_ns: u64 },
+        Disarm { which: usize },
+        Advance { by_ns: u64 },
+    }
+
+    fn any_span() -> impl Strategy<Value = u64> {
+        (0u32..62, any::<u64>()).prop_map(|(bits, x)| x & ((1 << bits) - 1))
+    }
+
+    fn any_command() -> impl Strategy<Value = Command> {
+        prop_oneof![
+            4 => any_span().prop_map(|after_ns| Command::Arm { after_ns }),
+            2 => any::<usize>().prop_map(|which| Command::Disarm { which }),
+            3 => any_span().prop_map(|x| Command::Advance { by_ns: x >> 8 }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn fires_what_a_plain_list_would(start in 0u64..1 << 60, commands in proptest::collection::vec(any_command(), 1..200)) {
+            let mut now = start;
+            let mut wheel = Wheel::new(now);
+            let mut armed: Vec<Box<Entry>> = Vec::new();
+            for command in commands {
+                match command {
+                    Command::Arm { after_ns } => {
+                        let entry = Box::new(Entry::new(ptr::null()));
+                        // SAFETY: boxed, so it stays in place; disarmed or fired before it is dropped below.
+                        unsafe { wheel.arm(&*entry, now.saturating_add(after_ns)) };
+                        armed.push(entry);
+                    }
+                    Command::Disarm { which } if !armed.is_empty() => {
+                        let entry = armed.swap_remove(which % armed.len());
+                        // SAFETY: it was armed in this wheel.
+                        unsafe { wheel.disarm(&entry) };
+                    }
+                    Command::Disarm { .. } => {}
+                    Command::Advance { by_ns } => {
+                        now = now.saturating_add(by_ns).min(1 << 62);
+                        let mut last_tick = 0;
+                        wheel.advance(now, |entry| {
+                            assert!(entry.deadline_ns.get() <= now, "fired early");
+                            assert!(due_tick(entry) >= last_tick, "fired out of order");
+                            last_tick = due_tick(entry);
+                        });
+                        // One tick of grace: deadlines are rounded up to ticks, and a passed one waits for the next tick.
+                        for entry in armed.extract_if(.., |e| !e.is_armed()) {
+                            assert!(entry.deadline_ns.get() <= now);
+                        }
+                        for entry in &armed {
+                            assert!(entry.deadline_ns.get() + (2 << TICK_NS_LOG2) > now, "overdue entry still armed");
+                        }
+                    }
+                }
+                prop_assert_eq!(wheel.armed(), armed.len());
+                let earliest = armed.iter().map(|e| e.deadline_ns.get()).min().unwrap_or(u64::MAX);
+                prop_assert!(wheel.next_deadline_ns() <= earliest);
+                prop_assert!(armed.len() > EXACT_SCAN || armed.is_empty() || wheel.next_deadline_ns() < u64::MAX);
+            }
+            for entry in &armed {
+                // SAFETY: it was armed in this wheel.
+                unsafe { wheel.disarm(entry) };
+            }
+            prop_assert_eq!(wheel.armed(), 0);
+            prop_assert!(wheel.occupied.iter().all(|&slots| slots == 0));
+        }
+    }
+
+    #[test]
+    fn the_next_deadline_of_a_lone_entry_is_exact() {
+        let mut wheel = Wheel::new(5_000);
+        let entry = Entry::new(ptr::null());
+        // SAFETY: `entry` outlives the wheel's use of it.
+        unsafe { wheel.arm(&entry, 3_600_000_000_123) };
+        assert_eq!(wheel.next_deadline_ns(), 3_600_000_000_123);
+        wheel.advance(3_600_000_000_122, |_| panic!("fired early"));
+        let mut fired = false;
+        wheel.advance(3_600_000_002_000, |_| fired = true);
+        assert!(fired && !entry.is_armed());
+    }
+}

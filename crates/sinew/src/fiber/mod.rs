@@ -1,0 +1,361 @@
+//! What a fiber is: a control block, then, from its first run, a stack.
+//!
+//! # Picture of a control block
+//! ```text
+//!  line 0   link, sp, home, stack, deepest, id, state, join, references      scheduling: all that a switch or a wake touches
+//!  line 1   what to run, name, spawn site, watcher, scope                    touched at spawn and end
+//!  line 2   the closure until the first run, then the outcome                64 bytes, larger ones in a box
+//! ```
+//! A block is not in its stack: walking a queue would miss the TLB once per fiber, and blocks at the same offset of their stacks would share a handful
+//! of cache sets.
+//!
+//! # Who may touch what
+//! - Before it is queued: the spawner, everything.
+//! - Queued or waiting: whoever holds it (law F1) its link; anybody `state`, `join`, `references`; everybody the name, site and id, which stay.
+//! - Running: its worker, everything else (law F2).
+//! - After the end: the handle, the outcome (`join.rs`, I2).
+
+pub(crate) mod join;
+pub(crate) mod pool;
+pub(crate) mod stack;
+pub(crate) mod state;
+pub(crate) mod switch;
+pub(crate) mod tally;
+pub(crate) mod task;
+
+use std::cell::{Cell, UnsafeCell};
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::panic::Location;
+use std::ptr;
+use std::task::Waker;
+
+use crate::base::atomic::{AcqRel, AtomicPtr, AtomicU32, Relaxed};
+use crate::base::list::Linked;
+use join::Join;
+use stack::{Class, Stack};
+use state::{Cause, State, Unpark};
+use tally::Tally;
+
+/// Bytes of a closure or an outcome that fit into the control block.
+pub(crate) const INLINE_BYTES: usize = 64;
+
+/// Names a fiber among all that live, and among the last four billion that had its place.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Id(u64);
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// `#place`, with `.version` behind it once the place has been used again.
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 >> 32 {
+            0 => write!(f, "#{}", self.0 as u32),
+            version => write!(f, "#{}.{version}", self.0 as u32),
+        }
+    }
+}
+
+/// Who is told when a fiber ends.
+pub(crate) enum Watcher {
+    /// A fiber or a thread that waits in `join`.
+    Waiter(*const Control),
+    /// A task that polls the handle as a future.
+    Task(Waker),
+}
+
+/// A fiber, or a plain thread that waits as fibers do.
+#[repr(C, align(64))]
+pub(crate) struct Control {
+    link: AtomicPtr<Control>,
+    /// Where it goes on; null until the first run.
+    sp: Cell<*mut u8>,
+    /// The worker it is settled on, as `sched` knows it; null until the first run, and for threads.
+    home: Cell<*const ()>,
+    stack_bottom: Cell<usize>,
+    /// The deepest place of its stack at which it suspended.
+    deepest: Cell<usize>,
+    index: u32,
+    version: Cell<u32>,
+    pub(crate) state: State,
+    pub(crate) join: Join,
+    references: AtomicU32,
+    class: Cell<Class>,
+    kind: Cell<Kind>,
+    verdict: Cell<Verdict>,
+
+    task: Cell<Option<&'static task::Table>>,
+    site: Cell<Option<&'static Location<'static>>>,
+    tally: Cell<*const Tally>,
+    name: UnsafeCell<Option<Box<str>>>,
+    watcher: UnsafeCell<Option<Watcher>>,
+
+    slot: Slot,
+}
+
+/// Room for a closure, then for an outcome.
+#[repr(align(64))]
+struct Slot(UnsafeCell<MaybeUninit<[u8; INLINE_BYTES]>>);
+
+const _: () = assert!(size_of::<Control>() == 192, "a control block is three cache lines");
+
+/// What stands behind a control block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Fiber,
+    Thread,
+}
+
+/// What the first run of a fiber does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Run the closure.
+    Run,
+    /// Drop it: there is no stack, and nothing that could give one back.
+    NoStack,
+    /// Drop it: the runtime was shut down.
+    ShutDown,
+}
+
+/// A wait that the holder has ended: it owes the fiber or thread its wake (`state.rs`, I2).
+#[must_use]
+pub(crate) struct Claimed {
+    pub(crate) control: *const Control,
+    /// Read before the claim: a thread may be gone, and its block another's, as soon as its wait is over.
+    pub(crate) kind: Kind,
+}
+
+// SAFETY: the fields that several threads use at once are atomics; the head of the file says who alone may use each of the others.
+unsafe impl Sync for Control {}
+
+// SAFETY: the link is one field, and only the list that holds the block uses it (law F1).
+unsafe impl Linked for Control {
+    #[inline]
+    fn link(&self) -> &AtomicPtr<Self> {
+        &self.link
+    }
+}
+
+impl Control {
+    /// A block nobody uses, for the pool.
+    fn vacant(index: u32) -> Self {
+        Self {
+            link: AtomicPtr::new(ptr::null_mut()),
+            sp: Cell::new(ptr::null_mut()),
+            home: Cell::new(ptr::null()),
+            stack_bottom: Cell::new(0),
+            deepest: Cell::new(0),
+            index,
+            version: Cell::new(0),
+            state: State::new(),
+            join: Join::new(),
+            references: AtomicU32::new(0),
+            class: Cell::new(Class::for_bytes(stack::DEFAULT_BYTES).expect("the default size is a valid one")),
+            kind: Cell::new(Kind::Fiber),
+            verdict: Cell::new(Verdict::Run),
+            task: Cell::new(None),
+            site: Cell::new(None),
+            tally: Cell::new(ptr::null()),
+            name: UnsafeCell::new(None),
+            watcher: UnsafeCell::new(None),
+            slot: Slot(UnsafeCell::new(MaybeUninit::uninit())),
+        }
+    }
+
+    /// Makes a vacant block a fiber-to-be with `references` owners; the closure is put in by `task`.
+    ///
+    /// # Safety
+    /// The block came from the pool and is the caller's alone.
+    pub(crate) unsafe fn occupy(
+        &self,
+        kind: Kind,
+        references: u32,
+        class: Class,
+        name: Option<Box<str>>,
+        site: &'static Location<'static>,
+    ) {
+        self.sp.set(ptr::null_mut());
+        self.home.set(ptr::null());
+        self.state.reset();
+        self.join.reset();
+        self.references.store(references, Relaxed);
+        self.class.set(class);
+        self.kind.set(kind);
+        self.verdict.set(Verdict::Run);
+        self.tally.set(ptr::null());
+        self.site.set(Some(site));
+        self.deepest.set(usize::MAX);
+        // SAFETY: the block is the caller's alone.
+        unsafe { *self.name.get() = name };
+    }
+
+    /// Readies a block for the pool; its id is never seen again (for four billion uses of this place).
+    ///
+    /// # Safety
+    /// The last reference is gone, and the caller gives the block to the pool.
+    pub(crate) unsafe fn vacate(&self) {
+        self.version.set(self.version.get().wrapping_add(1));
+        // SAFETY: nobody else has a reference.
+        unsafe { *self.name.get() = None };
+    }
+
+    pub(crate) fn id(&self) -> Id {
+        Id(u64::from(self.version.get()) << 32 | u64::from(self.index))
+    }
+
+    pub(crate) fn name(&self) -> Option<&str> {
+        // SAFETY: written before the block was shared, and not again while a reference lives.
+        unsafe { (*self.name.get()).as_deref() }
+    }
+
+    pub(crate) fn site(&self) -> &'static Location<'static> {
+        self.site.get().unwrap_or(Location::caller())
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind.get()
+    }
+
+    pub(crate) fn class(&self) -> Class {
+        self.class.get()
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        self.verdict.get()
+    }
+
+    /// Decides that an unstarted fiber ends without having run, on a stack of `class`.
+    pub(crate) fn condemn(&self, verdict: Verdict, class: Class) {
+        self.verdict.set(verdict);
+        self.class.set(class);
+    }
+
+    /// Ends the wait under way for `cause`, if this call comes first.
+    #[inline]
+    pub(crate) fn claim(&self, cause: Cause) -> Option<Claimed> {
+        let kind = self.kind();
+        self.state.claim(cause).then_some(Claimed { control: self, kind })
+    }
+
+    /// Ends a park, or leaves a token for the next.
+    #[inline]
+    pub(crate) fn unpark(&self) -> Option<Claimed> {
+        let kind = self.kind();
+        match self.state.unpark() {
+            Unpark::MakeReady => Some(Claimed { control: self, kind }),
+            Unpark::TokenLeft => None,
+        }
+    }
+
+    /// One owner more.
+    #[inline]
+    pub(crate) fn retain(&self) {
+        let before = self.references.fetch_add(1, Relaxed);
+        assert!(before < u32::MAX / 2, "too many handles to fiber {}", self.id());
+    }
+
+    /// One owner less; `true` if that was the last, and the caller gives the block back.
+    #[inline]
+    #[must_use]
+    pub(crate) fn release(&self) -> bool {
+        // AcqRel: meets itself; whoever gives the block back has seen all that the other owners did to it.
+        self.references.fetch_sub(1, AcqRel) == 1
+    }
+
+    /// Whether it has run.
+    #[inline]
+    pub(crate) fn is_started(&self) -> bool {
+        !self.sp.get().is_null()
+    }
+
+    #[inline]
+    pub(crate) fn sp(&self) -> *mut u8 {
+        self.sp.get()
+    }
+
+    /// Where a switch away from this fiber stores its place.
+    #[inline]
+    pub(crate) fn sp_place(&self) -> *mut *mut u8 {
+        self.sp.as_ptr()
+    }
+
+    #[inline]
+    pub(crate) fn home(&self) -> *const () {
+        self.home.get()
+    }
+
+    /// Settles the fiber on `home`, with a stack on which it begins at `sp`. By the worker that first runs it.
+    pub(crate) fn settle(&self, home: *const (), stack: Stack, sp: *mut u8) {
+        debug_assert_eq!(self.class(), stack.class(), "a stack of another size than asked for");
+        self.home.set(home);
+        self.sp.set(sp);
+        self.stack_bottom.set(stack.bottom());
+    }
+
+    /// Takes the stack away from a fiber that has ended on it.
+    ///
+    /// # Safety
+    /// The fiber has ended, and whoever gets the stack does not let it be used before it has been left (law F4).
+    pub(crate) unsafe fn take_stack(&self) -> Stack {
+        // SAFETY: the fiber owned the stack and hands it on here, once.
+        unsafe { Stack::from_parts(self.stack_bottom.get(), self.class()) }
+    }
+
+    pub(crate) fn stack_bottom(&self) -> usize {
+        self.stack_bottom.get()
+    }
+
+    /// Notes how deep the fiber stands. By itself, before it suspends.
+    #[inline]
+    pub(crate) fn note_depth(&self, sp: usize) {
+        if sp < self.deepest.get() {
+            self.deepest.set(sp);
+        }
+    }
+
+    /// Bytes of stack in use at the deepest suspension noted.
+    pub(crate) fn noted_depth(&self) -> usize {
+        match self.deepest.get() {
+            usize::MAX => 0,
+            deepest => stack::top_of(self.stack_bottom(), self.class()).saturating_sub(deepest),
+        }
+    }
+
+    pub(crate) fn tally(&self) -> Option<&Tally> {
+        // SAFETY: a scope outlives its fibers (`rt::scope`), so a tally that was set is alive until the fiber left it.
+        unsafe { self.tally.get().as_ref() }
+    }
+
+    pub(crate) fn set_tally(&self, tally: *const Tally) {
+        self.tally.set(tally);
+    }
+
+    /// Who is told at the end.
+    ///
+    /// # Safety
+    /// The caller owns the field at this moment (`join.rs`, I1).
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn watcher(&self) -> &mut Option<Watcher> {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *self.watcher.get() }
+    }
+
+    fn slot(&self) -> *mut u8 {
+        self.slot.0.get().cast()
+    }
+}
+
+/// `#7 'reader', spawned at src/main.rs:10:5`: how messages name a fiber.
+impl fmt::Display for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.id())?;
+        if let Some(name) = self.name() {
+            write!(f, " '{name}'")?;
+        }
+        write!(f, ", spawned at {}", self.site())
+    }
+}

@@ -1,0 +1,151 @@
+//! Where control blocks live: places that are used again and again, and never unmapped.
+//!
+//! Blocks are 192 bytes in chunks of 4,096. They are type-stable: whoever holds an old pointer reads a control block, perhaps of a later fiber,
+//! never something else. That lets a late futex wake hit a block whose thread has gone. The index of a block and the
+//! version of its content make a fiber's id.
+//!
+//! Blocks from the allocator were rejected: a block is freed by whoever drops the last handle, and a malloc whose blocks wander between threads
+//! costs more than the rest of a spawn.
+
+use std::ptr;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use super::Control;
+use crate::base::list::List;
+use crate::os::lock::Lock;
+
+const CHUNK: usize = 4096;
+/// 67 million fibers at once: 17 TiB of default stacks.
+const CHUNKS: usize = 16_384;
+
+/// Blocks a worker keeps; above it half go to the shared list. Arbitrary: 96 KiB.
+const CACHE_MAX: usize = 512;
+/// Blocks moved between the shared list and a cache at once.
+const BATCH: usize = CACHE_MAX / 2;
+
+struct Shared {
+    free: List<Control>,
+    chunks: usize,
+    /// Blocks of the newest chunk that were never used.
+    unused: usize,
+}
+
+// SAFETY: the list's nodes are plain memory of the pool; the lock around them lets one thread at a time in.
+unsafe impl Send for Shared {}
+
+static SHARED: Lock<Shared> = Lock::new(Shared { free: List::new(), chunks: 0, unused: 0 });
+static TABLE: [AtomicPtr<Control>; CHUNKS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
+
+impl Shared {
+    /// A free block; null when all there can be are used.
+    fn pop(&mut self) -> *mut Control {
+        let block = self.free.pop();
+        if !block.is_null() {
+            return block;
+        }
+        if self.unused == 0 && !self.add_chunk() {
+            return ptr::null_mut();
+        }
+        self.unused -= 1;
+        let (chunk, place) = (self.chunks - 1, CHUNK - 1 - self.unused);
+        // SAFETY: the chunk has `CHUNK` places, and this one was never given out.
+        unsafe {
+            let block = TABLE[chunk].load(Acquire).add(place);
+            block.write(Control::vacant((chunk * CHUNK + place) as u32));
+            block
+        }
+    }
+
+    fn add_chunk(&mut self) -> bool {
+        if self.chunks == CHUNKS {
+            return false;
+        }
+        // Zeroed, so that it comes untouched from the system and costs memory only as it is used; never freed.
+        let layout = std::alloc::Layout::array::<Control>(CHUNK).expect("the size of a chunk is a constant");
+        // SAFETY: the layout is not of size zero.
+        let chunk = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<Control>();
+        if chunk.is_null() {
+            return false;
+        }
+        // Release: meets the Acquire of whoever walks the table.
+        TABLE[self.chunks].store(chunk, Release);
+        self.chunks += 1;
+        self.unused = CHUNK;
+        true
+    }
+}
+
+/// A free block straight from the shared list, for threads without a cache; null when all are used.
+pub(crate) fn take_shared() -> *mut Control {
+    SHARED.lock().pop()
+}
+
+/// Gives a block back to the shared list.
+///
+/// # Safety
+/// Nobody uses the block any more.
+pub(crate) unsafe fn give_shared(block: *mut Control) {
+    // SAFETY: the caller's promise.
+    unsafe { SHARED.lock().free.push(block) };
+}
+
+/// One worker's free blocks.
+pub(crate) struct Cache {
+    free: Vec<*mut Control>,
+}
+
+impl Cache {
+    pub(crate) fn new() -> Self {
+        Self { free: Vec::with_capacity(CACHE_MAX + 1) }
+    }
+
+    /// A free block; null when all there can be are used.
+    #[inline]
+    pub(crate) fn take(&mut self) -> *mut Control {
+        if let Some(block) = self.free.pop() {
+            return block;
+        }
+        self.refill();
+        self.free.pop().unwrap_or(ptr::null_mut())
+    }
+
+    #[cold]
+    fn refill(&mut self) {
+        let mut shared = SHARED.lock();
+        while self.free.len() < BATCH {
+            let block = shared.pop();
+            if block.is_null() {
+                break;
+            }
+            self.free.push(block);
+        }
+    }
+
+    /// Takes a block back.
+    ///
+    /// # Safety
+    /// Nobody uses the block any more.
+    #[inline]
+    pub(crate) unsafe fn give(&mut self, block: *mut Control) {
+        self.free.push(block);
+        if self.free.len() > CACHE_MAX {
+            self.share(BATCH);
+        }
+    }
+
+    #[cold]
+    fn share(&mut self, keep: usize) {
+        let shared = SHARED.lock();
+        for block in self.free.drain(..self.free.len() - keep) {
+            // SAFETY: blocks in the cache are used by nobody.
+            unsafe { shared.free.push(block) };
+        }
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.share(0);
+    }
+}

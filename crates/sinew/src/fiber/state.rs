@@ -1,0 +1,189 @@
+//! The word that decides, for one fiber, between waking and waiting.
+//!
+//! Everything that can end a wait (an object, a timer, `unpark`) goes through this one word, so the first cause wins and the others learn that
+//! they lost (law W1). A plain thread that waits has such a word too, and sleeps on it as a futex.
+//!
+//! # Picture
+//! ```text
+//!             begin_wait, begin_park              claim, unpark
+//!   RUNNING ------------------------> WAITING ------------------> NOTIFIED
+//!      ^        (by itself)                     (by whoever wins)     |
+//!      +--------------------------------------------------------------+
+//!                       end_wait (by itself, once resumed)
+//! ```
+//! `PARK` beside WAITING says that `unpark` may end this wait. `TOKEN` is an `unpark` that came while nobody waited for one.
+//!
+//! There is no state between "decided to wait" and "registers saved": a settled fiber is resumed by its own worker only, which
+//! cannot do so before the fiber has left it (laws F3, F5). So a waker may queue it at once, and nobody has to spin.
+//!
+//! # Invariants
+//! I1. Only the fiber itself leaves RUNNING and NOTIFIED; anybody may take it from WAITING to NOTIFIED, and exactly one does.
+//! I2. Whoever made it NOTIFIED makes it ready, once.
+//! I3. Those who may `claim` a wait are gone from it before its `end_wait` returns to user code (law W2): by unlinking under the
+//!     lock under which they claim. `unpark` needs no such care: it looks at PARK.
+//!
+//! # Memory order
+//! - `claim`/`unpark` (Release) to `end_wait`/`begin_park` (Acquire): what the waker did, the woken one sees.
+//! - `begin_*` (Release) to `claim`/`unpark` (Acquire): what the fiber wrote before it waited (its home worker) the waker sees.
+
+use std::fmt;
+
+use crate::base::atomic::{AcqRel, Acquire, AtomicU32, Relaxed};
+
+const PHASE: u32 = 0b11;
+const RUNNING: u32 = 0;
+const WAITING: u32 = 1;
+const NOTIFIED: u32 = 2;
+/// The wait under way may be ended by `unpark`.
+const PARK: u32 = 1 << 2;
+/// An `unpark` nobody has used yet.
+const TOKEN: u32 = 1 << 3;
+/// In NOTIFIED: the wait was cut short by its deadline.
+const TIMED_OUT: u32 = 1 << 4;
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// What it waited for came.
+    Woken,
+    /// Its deadline came first.
+    TimedOut,
+}
+
+/// What a fiber that wants to park does next.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum BeginPark {
+    /// Switch away: somebody will end this wait.
+    Wait,
+    /// Go on: an earlier `unpark` has just been used up.
+    AlreadyUnparked,
+}
+
+/// What the caller of `unpark` does next.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Unpark {
+    /// Make the fiber ready: this call ended its wait.
+    MakeReady,
+    /// Nothing: it will find the token at its next park.
+    TokenLeft,
+}
+
+/// The state word.
+pub(crate) struct State(AtomicU32);
+
+impl State {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU32::new(RUNNING))
+    }
+
+    /// Begins a wait that only a `claim` ends. By the fiber itself.
+    #[inline]
+    pub(crate) fn begin_wait(&self) {
+        // Release: meets the Acquire in `claim`. Acquire is not needed, but a token may be set meanwhile, so it is an addition.
+        let before = self.0.fetch_add(WAITING, AcqRel);
+        debug_assert_eq!(before & PHASE, RUNNING, "began to wait in {:?}", Snapshot(before));
+    }
+
+    /// Begins a wait that `unpark` ends too. By the fiber itself.
+    #[inline]
+    pub(crate) fn begin_park(&self) -> BeginPark {
+        let mut now = self.0.load(Relaxed);
+        loop {
+            debug_assert_eq!(now & PHASE, RUNNING, "began to park in {:?}", Snapshot(now));
+            let next = if now & TOKEN != 0 { now & !TOKEN } else { now | WAITING | PARK };
+            // AcqRel: Acquire meets `unpark`'s Release when a token is used; Release meets the Acquire in `claim` and `unpark`.
+            match self.0.compare_exchange_weak(now, next, AcqRel, Relaxed) {
+                Ok(_) if now & TOKEN != 0 => return BeginPark::AlreadyUnparked,
+                Ok(_) => return BeginPark::Wait,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Ends the wait under way for `cause`; `true` if this call is the one that did, and the caller makes the fiber ready (I2).
+    #[inline]
+    #[must_use]
+    pub(crate) fn claim(&self, cause: Cause) -> bool {
+        let mut now = self.0.load(Relaxed);
+        while now & PHASE == WAITING {
+            let why = if cause == Cause::TimedOut { TIMED_OUT } else { 0 };
+            let next = (now & !(PHASE | PARK)) | NOTIFIED | why;
+            // AcqRel: Release meets the Acquire in `end_wait`; Acquire meets the Release in `begin_wait`.
+            match self.0.compare_exchange_weak(now, next, AcqRel, Relaxed) {
+                Ok(_) => return true,
+                Err(other) => now = other,
+            }
+        }
+        false
+    }
+
+    /// Ends a park, or leaves a token for the next one.
+    #[inline]
+    pub(crate) fn unpark(&self) -> Unpark {
+        let mut now = self.0.load(Relaxed);
+        loop {
+            let parked = now & (PHASE | PARK) == WAITING | PARK;
+            let next = if parked { (now & !(PHASE | PARK)) | NOTIFIED } else { now | TOKEN };
+            // AcqRel: Release meets the Acquire in `begin_park` and `end_wait`; Acquire meets the Release in `begin_park`.
+            // Also when the token is there already: this caller's writes must be seen by whoever uses it.
+            match self.0.compare_exchange_weak(now, next, AcqRel, Relaxed) {
+                Ok(_) if parked => return Unpark::MakeReady,
+                Ok(_) => return Unpark::TokenLeft,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Back to running, with the reason. By the fiber itself, once somebody has made it NOTIFIED.
+    #[inline]
+    pub(crate) fn end_wait(&self) -> Cause {
+        // Acquire: meets the Release in `claim` and `unpark`.
+        let before = self.0.fetch_and(!(PHASE | TIMED_OUT), Acquire);
+        debug_assert_eq!(before & PHASE, NOTIFIED, "resumed in {:?}", Snapshot(before));
+        if before & TIMED_OUT != 0 { Cause::TimedOut } else { Cause::Woken }
+    }
+
+    /// The word's value if a wait is still under way, for a thread to sleep on.
+    pub(crate) fn waiting(&self) -> Option<u32> {
+        let now = self.0.load(Relaxed);
+        (now & PHASE == WAITING).then_some(now)
+    }
+
+    /// The word itself, for a thread to sleep on.
+    pub(crate) fn word(&self) -> &AtomicU32 {
+        &self.0
+    }
+
+    /// Forgets everything, for the next fiber in this place.
+    pub(crate) fn reset(&self) {
+        self.0.store(RUNNING, Relaxed);
+    }
+}
+
+struct Snapshot(u32);
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let phase = match self.0 & PHASE {
+            RUNNING => "running",
+            WAITING => "waiting",
+            NOTIFIED => "notified",
+            _ => "impossible",
+        };
+        f.write_str(phase)?;
+        for (bit, name) in [(PARK, "+park"), (TOKEN, "+token"), (TIMED_OUT, "+timed out")] {
+            if self.0 & bit != 0 {
+                f.write_str(name)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Snapshot(self.0.load(Relaxed)).fmt(f)
+    }
+}

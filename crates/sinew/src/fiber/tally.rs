@@ -1,0 +1,67 @@
+//! How many fibers of a scope still run, and who waits for the last of them.
+//!
+//! The count lives in the frame of `scope`, so a child must not touch it once the owner may have gone. The owner says in the same word
+//! that it waits; then exactly one child, the last, wakes it, and the owner returns only when woken. A count with a separate wake-up would
+//! let the last child wake an owner that had already left (std keeps its count in an `Arc` for this).
+//!
+//! # Memory order
+//! `leave` is AcqRel and `begin_wait` AcqRel on one word: the last child to leave has acquired what all the others released, and hands it on
+//! to the owner, by the word itself or by the wake.
+
+use super::Control;
+use crate::base::atomic::{AcqRel, AtomicUsize, Relaxed};
+
+const OWNER_WAITS: usize = 1;
+const ONE_CHILD: usize = 2;
+
+/// The count of a scope.
+pub(crate) struct Tally {
+    word: AtomicUsize,
+    /// Panics that no `join` has taken.
+    panics: AtomicUsize,
+    owner: *const Control,
+}
+
+impl Tally {
+    /// The tally of a scope whose owner is `owner`, a fiber or a thread.
+    pub(crate) fn new(owner: *const Control) -> Self {
+        Self { word: AtomicUsize::new(0), panics: AtomicUsize::new(0), owner }
+    }
+
+    pub(crate) fn owner(&self) -> *const Control {
+        self.owner
+    }
+
+    /// One child more. By the owner or a child, so the count cannot be passing zero meanwhile.
+    pub(crate) fn enter(&self) {
+        let before = self.word.fetch_add(ONE_CHILD, Relaxed);
+        assert!(before < usize::MAX / 2, "too many fibers in one scope");
+    }
+
+    /// One child less; `true` if the caller must wake the owner. The tally may be gone when this returns.
+    #[must_use]
+    pub(crate) fn leave(&self) -> bool {
+        // AcqRel: see the head of the file.
+        self.word.fetch_sub(ONE_CHILD, AcqRel) == ONE_CHILD | OWNER_WAITS
+    }
+
+    /// Announces that the owner waits; `false` if nobody is left to wake it.
+    #[must_use]
+    pub(crate) fn begin_wait(&self) -> bool {
+        // AcqRel: Acquire meets the Release of every `leave`.
+        self.word.fetch_or(OWNER_WAITS, AcqRel) >= ONE_CHILD
+    }
+
+    pub(crate) fn panicked(&self) {
+        self.panics.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn panic_taken(&self) {
+        self.panics.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether a child panicked and nobody took its payload. Exact once all have left.
+    pub(crate) fn has_panics(&self) -> bool {
+        self.panics.load(Relaxed) != 0
+    }
+}

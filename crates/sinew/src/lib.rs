@@ -1,0 +1,37 @@
+//! Sinew: an M:N stackful fiber runtime. Write plain blocking code, run a million of it.
+#![doc = include_str!("../../../README.md")]
+
+mod base;
+mod event;
+mod fiber;
+mod os;
+mod rt;
+mod sched;
+
+pub use fiber::Id;
+pub use fiber::task::NeverRan;
+pub use rt::fiber::Fiber;
+pub use rt::runtime::{Runtime, RuntimeBuilder};
+pub use rt::scope::{Scope, ScopedJoinHandle, scope};
+pub use rt::spawn::{Builder, JoinHandle, run, spawn};
+pub use rt::wait::{current, park, park_timeout, sleep, sleep_until, yield_now};
+
+/// Doors for this project's own tests and benchmarks. No promise is made about anything in here.
+#[doc(hidden)]
+pub mod hidden {
+    /// Makes stack guards by `mprotect`, as on an old kernel. Before the first fiber of the process only.
+    pub fn guard_by_mprotect() {
+        let kind = crate::os::memory::guard_kind(Some(crate::os::memory::Guard::Protect));
+        assert_eq!(kind, crate::os::memory::Guard::Protect, "the guard was chosen before");
+    }
+
+    /// Makes memory calls for stacks fail with ENOMEM after `calls` more successes; `u64::MAX` ends that.
+    pub fn fail_memory_after(calls: u64) {
+        crate::os::memory::fail_after(calls);
+    }
+
+    /// Stacks of all sizes that exist in this process.
+    pub fn stacks() -> usize {
+        crate::fiber::stack::depot().carved()
+    }
+}

@@ -1,0 +1,136 @@
+//! Address space: mapping it, guarding it, giving its pages back.
+//!
+//! Two ways to guard the low end of a stack:
+//!
+//! | kind | kernel | cost per stack | limit |
+//! |---|---|---|---|
+//! | [`Guard::Marker`]: `MADV_GUARD_INSTALL` | 6.13+, memory not mlocked | about 1 us, no VMA | none met at a million |
+//! | [`Guard::Protect`]: `mprotect(PROT_NONE)` | any | about 4 us, two VMAs | `vm.max_map_count` / 2, about 32 thousand |
+//!
+//! The marker is tried first, once; a refusal (`EINVAL`: old kernel, or `mlockall(MCL_FUTURE)`) settles on `mprotect` for the life of
+//! the process. Markers survive `MADV_DONTNEED`, so one call can give back the pages of many adjacent stacks.
+
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+const MADV_GUARD_INSTALL: i32 = 102;
+
+/// How the low end of a stack is made to fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Guard {
+    /// Guard markers in the page table: no VMA of their own.
+    Marker,
+    /// A mapping of its own without access rights.
+    Protect,
+}
+
+/// Bytes of a page.
+pub(crate) fn page_size() -> usize {
+    static SIZE: OnceLock<usize> = OnceLock::new();
+    // SAFETY: `sysconf` has no preconditions.
+    *SIZE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize)
+}
+
+/// The guard this process uses. The first caller decides: by `wanted` if it says so, else by asking the kernel.
+pub(crate) fn guard_kind(wanted: Option<Guard>) -> Guard {
+    static KIND: OnceLock<Guard> = OnceLock::new();
+    *KIND.get_or_init(|| wanted.unwrap_or_else(probe_guard))
+}
+
+fn probe_guard() -> Guard {
+    let page = page_size();
+    let Ok(probe) = map(page) else { return Guard::Protect };
+    let kind = if install_marker(probe, page).is_ok() { Guard::Marker } else { Guard::Protect };
+    // SAFETY: the probe was mapped above, is one page long and nobody else knows it.
+    unsafe { libc::munmap(probe as *mut _, page) };
+    kind
+}
+
+/// Reserves `len` bytes of zeroed memory that cost nothing until touched; never in huge pages.
+pub(crate) fn map(len: usize) -> io::Result<usize> {
+    injected_failure()?;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no memory of ours.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // Kernels before 6.7 do not read MAP_STACK as "no huge pages"; where there are none this fails and does not matter.
+    // SAFETY: the range was mapped just now.
+    unsafe { libc::madvise(base, len, libc::MADV_NOHUGEPAGE) };
+    Ok(base as usize)
+}
+
+/// Makes every access to `len` bytes at `base` fault.
+///
+/// # Safety
+/// The range is page-aligned, lies in a mapping from [`map`], and nobody uses its content.
+pub(crate) unsafe fn guard(kind: Guard, base: usize, len: usize) -> io::Result<()> {
+    injected_failure()?;
+    match kind {
+        Guard::Marker => install_marker(base, len),
+        Guard::Protect => {
+            // SAFETY: by the caller's promise nobody uses the range.
+            let failed = unsafe { libc::mprotect(base as *mut _, len, libc::PROT_NONE) } != 0;
+            if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+        }
+    }
+}
+
+fn install_marker(base: usize, len: usize) -> io::Result<()> {
+    // SAFETY: callers give a range of their own mapping whose content nobody uses.
+    let failed = unsafe { libc::madvise(base as *mut _, len, MADV_GUARD_INSTALL) } != 0;
+    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Gives the pages of a range back to the system; it reads as zeroes afterwards, guards stay.
+///
+/// # Safety
+/// The range is page-aligned, lies in mappings from [`map`], and nobody uses its content.
+pub(crate) unsafe fn give_back(base: usize, len: usize) {
+    // SAFETY: by the caller's promise. A failure leaves the pages resident, which costs memory and nothing else.
+    unsafe { libc::madvise(base as *mut _, len, libc::MADV_DONTNEED) };
+}
+
+/// Bytes between the lowest resident page of a range and its end.
+pub(crate) fn resident_depth(base: usize, len: usize) -> usize {
+    let page = page_size();
+    let mut pages = vec![0u8; len / page];
+    // SAFETY: `mincore` writes one byte per page into a buffer of just that length and reads none of the range.
+    let failed = unsafe { libc::mincore(base as *mut _, len, pages.as_mut_ptr()) } != 0;
+    let untouched = if failed { pages.len() } else { pages.iter().take_while(|&&p| p & 1 == 0).count() };
+    len - untouched * page
+}
+
+/// `vm.max_map_count`, the number of mappings a process may have.
+pub(crate) fn max_map_count() -> usize {
+    /// The kernel's own default, for systems that hide the setting.
+    const DEFAULT: usize = 65_530;
+    std::fs::read_to_string("/proc/sys/vm/max_map_count").ok().and_then(|s| s.trim().parse().ok()).unwrap_or(DEFAULT)
+}
+
+/// Mappings this process has now.
+pub(crate) fn map_count() -> usize {
+    std::fs::read_to_string("/proc/self/maps").map_or(0, |maps| maps.lines().count())
+}
+
+/// Calls that may still succeed before an injected ENOMEM; `u64::MAX` when none is wanted.
+static UNTIL_FAILURE: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Makes `map` and `guard` fail with ENOMEM after `calls` more successes, until told otherwise. For tests of exhaustion.
+pub(crate) fn fail_after(calls: u64) {
+    UNTIL_FAILURE.store(calls, Relaxed);
+}
+
+fn injected_failure() -> io::Result<()> {
+    let left = UNTIL_FAILURE.load(Relaxed);
+    if left == u64::MAX {
+        return Ok(());
+    }
+    match UNTIL_FAILURE.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
+    }
+}

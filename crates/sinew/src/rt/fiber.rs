@@ -1,0 +1,128 @@
+//! Handles to fibers, and to plain threads that wait as fibers do.
+
+use std::fmt;
+use std::panic::Location;
+use std::ptr::NonNull;
+
+use crate::fiber::stack::Class;
+use crate::fiber::{Control, Id, Kind, stack};
+use crate::os::memory;
+use crate::sched::worker::{make_ready, new_block, recycle};
+
+/// A handle to a fiber, as [`std::thread::Thread`] is one to a thread.
+///
+/// It can be cloned, sent and kept for as long as one likes; it keeps neither the fiber running nor its stack alive. On a thread that is no worker,
+/// [`current`](crate::current) gives a handle to that thread, which can be unparked like any other.
+pub struct Fiber {
+    control: NonNull<Control>,
+}
+
+// SAFETY: a handle uses of its block only what is atomic or does not change while a reference lives.
+unsafe impl Send for Fiber {}
+// SAFETY: as above.
+unsafe impl Sync for Fiber {}
+
+impl Fiber {
+    /// # Safety
+    /// The caller hands over one reference to the block.
+    pub(crate) unsafe fn from_reference(control: *const Control) -> Self {
+        Self { control: NonNull::new(control.cast_mut()).expect("a block is never at address zero") }
+    }
+
+    pub(crate) fn control(&self) -> &Control {
+        // SAFETY: this handle owns a reference, so the block is this fiber's.
+        unsafe { self.control.as_ref() }
+    }
+
+    /// Its id, which no other fiber has while a handle to this one lives.
+    pub fn id(&self) -> Id {
+        self.control().id()
+    }
+
+    /// The name given by [`Builder::name`](crate::Builder::name); for a plain thread, the thread's.
+    pub fn name(&self) -> Option<&str> {
+        self.control().name()
+    }
+
+    /// Where it was spawned.
+    pub fn spawned_at(&self) -> &'static Location<'static> {
+        self.control().site()
+    }
+
+    /// Makes its current or next [`park`](crate::park) return.
+    ///
+    /// Several calls before it parks count as one, as with [`std::thread::Thread::unpark`].
+    pub fn unpark(&self) {
+        if let Some(claimed) = self.control().unpark() {
+            make_ready(claimed);
+        }
+    }
+
+    /// Bytes of stack it is known to have used; 0 before its first suspension and for plain threads.
+    ///
+    /// That is the deepest place at which it suspended. On the running fiber itself (through [`current`](crate::current)) the pages its
+    /// stack has in memory count too: then it is never less than the truth, but pages touched by an earlier fiber on the same
+    /// stack are counted as well.
+    pub fn stack_high_water(&self) -> usize {
+        let control = self.control();
+        let noted = control.noted_depth();
+        let is_current = crate::sched::worker::here().and_then(|w| w.current()).is_some_and(|me| std::ptr::eq(me, control));
+        if !is_current {
+            return noted;
+        }
+        noted.max(memory::resident_depth(control.stack_bottom(), control.class().bytes()))
+    }
+
+    /// Usable bytes of its stack; 0 for a plain thread.
+    pub fn stack_size(&self) -> usize {
+        match self.control().kind() {
+            Kind::Fiber => self.control().class().bytes(),
+            Kind::Thread => 0,
+        }
+    }
+}
+
+impl Clone for Fiber {
+    fn clone(&self) -> Self {
+        self.control().retain();
+        Self { control: self.control }
+    }
+}
+
+impl Drop for Fiber {
+    fn drop(&mut self) {
+        if self.control().release() {
+            // SAFETY: that was the last reference.
+            unsafe { recycle(self.control.as_ptr()) };
+        }
+    }
+}
+
+impl fmt::Debug for Fiber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fiber").field("id", &self.id()).field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    /// The block of a plain thread, made when it first waits. Fibers never come here: theirs is their worker's (`Me::now`).
+    static THREAD: Fiber = thread_fiber();
+}
+
+#[track_caller]
+fn thread_fiber() -> Fiber {
+    let block = new_block();
+    assert!(!block.is_null(), "sinew: no control block left for this thread: too many fibers are alive");
+    let name = std::thread::current().name().map(Box::from);
+    let class = Class::for_bytes(stack::DEFAULT_BYTES).expect("the default size is a valid one");
+    // SAFETY: the block came from the pool just now; the one reference is the handle's.
+    unsafe {
+        (*block).occupy(Kind::Thread, 1, class, name, Location::caller());
+        Fiber::from_reference(block)
+    }
+}
+
+/// The block of this plain thread; a passing one while its thread-locals are being destroyed.
+pub(crate) fn of_this_thread() -> Fiber {
+    THREAD.try_with(Fiber::clone).unwrap_or_else(|_| thread_fiber())
+}

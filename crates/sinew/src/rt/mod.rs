@@ -1,0 +1,8 @@
+//! The only door between user code and the scheduler.
+
+pub(crate) mod fiber;
+pub(crate) mod overflow;
+pub(crate) mod runtime;
+pub(crate) mod scope;
+pub(crate) mod spawn;
+pub(crate) mod wait;

@@ -1,0 +1,23 @@
+//! What is said of a fiber that ran off its stack.
+
+use std::fmt::Write;
+
+use crate::fiber::stack;
+use crate::os::fault::Line;
+use crate::sched::worker::here;
+
+/// Fills `line` if `address` lies in the guard of the fiber that runs on this thread. In a signal handler.
+pub(crate) fn describe(address: usize, line: &mut Line) -> bool {
+    let Some(control) = here().and_then(|worker| worker.current()) else { return false };
+    if !stack::in_guard(address, control.stack_bottom()) {
+        return false;
+    }
+    let kib = control.class().bytes() / 1024;
+    let _ = write!(
+        line,
+        "sinew: fiber {control}, overflowed its stack of {kib} KiB; give it more with Builder::stack_size, or all fibers with \
+         SINEW_STACK={}K",
+        kib * 2
+    );
+    true
+}

@@ -1,0 +1,151 @@
+//! Fibers that borrow from the one that waits for them.
+
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+use super::fiber::Fiber;
+use super::runtime::current_group;
+use super::spawn::{Handle, Settings, launch};
+use super::wait::Me;
+use crate::fiber::tally::Tally;
+use crate::sched::group::Group;
+
+/// Where scoped fibers are spawned, as [`std::thread::Scope`]. See [`scope`].
+pub struct Scope<'scope, 'env: 'scope> {
+    tally: Tally,
+    group: Arc<Group>,
+    // Invariant in both, as std's: else a fiber could borrow what lives shorter than the scope.
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+// SAFETY: what fibers share of a scope is the tally's atomics, the owner's block (which they claim once, at the end) and the group.
+unsafe impl Sync for Scope<'_, '_> {}
+// SAFETY: as above.
+unsafe impl Send for Scope<'_, '_> {}
+
+/// Runs `f`, which may spawn fibers that borrow, and returns when all of them have ended.
+///
+/// As [`std::thread::scope`]: fibers that nobody joined are waited for, whatever happens, a panic of `f` included. Works in fibers, and on plain
+/// threads, where the fibers are of the default runtime.
+///
+/// # Suspends
+/// Yes, until all fibers of the scope have ended.
+///
+/// # Panics
+/// If a fiber panicked that was not joined.
+///
+/// # Examples
+/// ```
+/// let mut counts = [0u32; 4];
+/// sinew::scope(|s| {
+///     for (i, count) in counts.iter_mut().enumerate() {
+///         s.spawn(move || *count = i as u32 * 10);
+///     }
+/// });
+/// assert_eq!(counts, [0, 10, 20, 30]);
+/// ```
+#[track_caller]
+pub fn scope<'env, F, T>(f: F) -> T
+where
+    F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
+{
+    let me = Me::now();
+    let group = current_group().unwrap_or_else(|error| panic!("sinew::scope: {error}"));
+    let scope = Scope { tally: Tally::new(me.control()), group, scope: PhantomData, env: PhantomData };
+    let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
+    me.control().state.begin_wait();
+    if scope.tally.begin_wait() {
+        // SAFETY: the wait was begun above; the last child ends it.
+        unsafe { me.wait(u64::MAX) };
+    } else {
+        me.abandon_wait();
+    }
+    match result {
+        Err(payload) => resume_unwind(payload),
+        Ok(_) if scope.tally.has_panics() => panic!("a scoped fiber panicked"),
+        Ok(value) => value,
+    }
+}
+
+impl<'scope> Scope<'scope, '_> {
+    /// Starts a fiber that may borrow what outlives the scope.
+    ///
+    /// # Panics
+    /// If the runtime is being shut down or out of memory; [`Builder::spawn_scoped`](crate::Builder::spawn_scoped) gives an error instead.
+    #[track_caller]
+    pub fn spawn<F, T>(&'scope self, f: F) -> ScopedJoinHandle<'scope, T>
+    where
+        F: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        self.launch(Settings::default(), Location::caller(), f).unwrap_or_else(|error| panic!("Scope::spawn: {error}"))
+    }
+
+    pub(crate) fn launch<F, T>(
+        &'scope self,
+        settings: Settings,
+        site: &'static Location<'static>,
+        f: F,
+    ) -> io::Result<ScopedJoinHandle<'scope, T>>
+    where
+        F: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        let settings = Settings { tally: Some(&self.tally), ..settings };
+        // SAFETY: `scope` does not return before every fiber of the tally has left it, which it does after its outcome was stored or dropped;
+        // so all that lives for `'scope` outlives it.
+        let handle = unsafe { launch(&self.group, settings, site, f) }?;
+        Ok(ScopedJoinHandle { handle, tally: &self.tally })
+    }
+}
+
+impl fmt::Debug for Scope<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scope").finish_non_exhaustive()
+    }
+}
+
+/// The right to wait for a scoped fiber and have its outcome, as [`std::thread::ScopedJoinHandle`].
+pub struct ScopedJoinHandle<'scope, T> {
+    handle: Handle<T>,
+    tally: &'scope Tally,
+}
+
+// SAFETY: as `JoinHandle`.
+unsafe impl<T: Send> Send for ScopedJoinHandle<'_, T> {}
+// SAFETY: as `JoinHandle`.
+unsafe impl<T: Send> Sync for ScopedJoinHandle<'_, T> {}
+
+impl<T> ScopedJoinHandle<'_, T> {
+    /// Waits for the fiber to end, and returns its value, or the payload of its panic.
+    ///
+    /// # Suspends
+    /// Yes, until the fiber has ended.
+    pub fn join(self) -> std::thread::Result<T> {
+        let outcome = self.handle.join();
+        if outcome.is_err() {
+            self.tally.panic_taken();
+        }
+        outcome
+    }
+
+    /// Whether the fiber has ended, so that `join` would not wait.
+    pub fn is_finished(&self) -> bool {
+        self.handle.is_finished()
+    }
+
+    /// The fiber itself.
+    pub fn fiber(&self) -> &Fiber {
+        &self.handle.fiber
+    }
+}
+
+impl<T> fmt::Debug for ScopedJoinHandle<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScopedJoinHandle").field("fiber", self.fiber()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,381 @@
+//! Making fibers, and waiting for their outcome.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::marker::PhantomData;
+use std::panic::{Location, resume_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::fiber::Fiber;
+use super::runtime::current_group;
+use super::scope::{Scope, ScopedJoinHandle};
+use super::wait::Me;
+use crate::fiber::stack::Class;
+use crate::fiber::tally::Tally;
+use crate::fiber::task::NeverRan;
+use crate::fiber::{Kind, Watcher};
+use crate::sched::group::Group;
+use crate::sched::worker::{here, new_block, recycle};
+
+/// What can be said of a fiber before it is spawned.
+#[derive(Default)]
+pub(crate) struct Settings {
+    pub(crate) name: Option<Box<str>>,
+    pub(crate) class: Option<Class>,
+    pub(crate) tally: Option<*const Tally>,
+}
+
+/// Makes a fiber of `group` and queues it.
+///
+/// # Safety
+/// All that `F` and `T` borrow outlives the fiber: it is `'static`, or the caller does not return before the fiber has ended.
+pub(crate) unsafe fn launch<F, T>(
+    group: &Arc<Group>,
+    settings: Settings,
+    site: &'static Location<'static>,
+    closure: F,
+) -> io::Result<Handle<T>>
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    if group.is_stopping() {
+        return Err(shut_down());
+    }
+    let block = new_block();
+    if block.is_null() {
+        return Err(io::Error::new(io::ErrorKind::OutOfMemory, "no control block for a new fiber: out of memory, or 67 million are alive"));
+    }
+    let class = settings.class.unwrap_or(group.default_class);
+    // SAFETY: the block came from the pool just now, and the caller vouches for what the closure borrows. One reference is
+    // the runtime's, one the handle's.
+    unsafe {
+        let control = &*block;
+        control.occupy(Kind::Fiber, 2, class, settings.name, site);
+        if let Some(tally) = settings.tally {
+            (*tally).enter();
+            control.set_tally(tally);
+        }
+        control.load(closure);
+        let queued = match here() {
+            Some(worker) if Arc::ptr_eq(worker.group(), group) => worker.adopt(control),
+            _ => group.push(control),
+        };
+        if !queued {
+            drop(control.unload::<F>());
+            if let Some(tally) = settings.tally {
+                let _ = (*tally).leave();
+            }
+            recycle(control);
+            return Err(shut_down());
+        }
+        Ok(Handle { fiber: Fiber::from_reference(control), claim: Claim::Open, outcome: PhantomData })
+    }
+}
+
+fn shut_down() -> io::Error {
+    io::Error::other("no new fibers: the runtime is being shut down")
+}
+
+/// How a handle stands to the outcome.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Claim {
+    /// It may ask.
+    Open,
+    /// It has left a waker.
+    Watching,
+    /// It has had it.
+    Taken,
+}
+
+/// The right to one fiber's outcome; what `JoinHandle` and `ScopedJoinHandle` are made of.
+pub(crate) struct Handle<T> {
+    pub(crate) fiber: Fiber,
+    claim: Claim,
+    outcome: PhantomData<T>,
+}
+
+impl<T> Handle<T> {
+    pub(crate) fn is_finished(&self) -> bool {
+        self.fiber.control().join.is_done()
+    }
+
+    pub(crate) fn join(mut self) -> Result<T, Box<dyn Any + Send>> {
+        self.unwatch();
+        self.wait();
+        self.claim = Claim::Taken;
+        // SAFETY: the fiber is done, the outcome is this handle's and was not taken before.
+        unsafe { self.fiber.control().take_outcome() }
+    }
+
+    fn wait(&self) {
+        let control = self.fiber.control();
+        if control.join.is_done() {
+            return;
+        }
+        let me = Me::now();
+        // SAFETY: the fiber is not watched, so the field is this handle's (`join.rs`, I1).
+        unsafe { *control.watcher() = Some(Watcher::Waiter(me.control())) };
+        me.control().state.begin_wait();
+        if control.join.watch() {
+            // SAFETY: the wait was begun above; the finisher ends it.
+            unsafe { me.wait(u64::MAX) };
+        } else {
+            me.abandon_wait();
+            // SAFETY: it was not published, so it is still this handle's.
+            unsafe { *control.watcher() = None };
+        }
+    }
+
+    /// Takes a waker back that an earlier poll left.
+    fn unwatch(&mut self) {
+        if self.claim == Claim::Watching {
+            self.claim = Claim::Open;
+            let control = self.fiber.control();
+            if control.join.unwatch() {
+                // SAFETY: the field is this handle's again.
+                drop(unsafe { control.watcher() }.take());
+            }
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<T, Box<dyn Any + Send>>> {
+        assert!(self.claim != Claim::Taken, "a JoinHandle was polled after it had given its outcome");
+        self.unwatch();
+        let control = self.fiber.control();
+        if !control.join.is_done() {
+            // SAFETY: the fiber is not watched, so the field is this handle's.
+            unsafe { *control.watcher() = Some(Watcher::Task(context.waker().clone())) };
+            if control.join.watch() {
+                self.claim = Claim::Watching;
+                return Poll::Pending;
+            }
+            // SAFETY: it was not published, so it is still this handle's.
+            drop(unsafe { control.watcher() }.take());
+        }
+        self.claim = Claim::Taken;
+        // SAFETY: the fiber is done, the outcome is this handle's and was not taken before.
+        Poll::Ready(unsafe { control.take_outcome() })
+    }
+}
+
+impl<T> Drop for Handle<T> {
+    fn drop(&mut self) {
+        self.unwatch();
+        if self.claim == Claim::Open {
+            // SAFETY: this is the one handle, no watcher is set, and the outcome was not taken.
+            unsafe { self.fiber.control().detach::<T>() };
+        }
+    }
+}
+
+/// The outcome of a fiber whose panic is passed on.
+pub(crate) fn unwrap_outcome<T>(outcome: Result<T, Box<dyn Any + Send>>) -> T {
+    match outcome {
+        Ok(value) => value,
+        Err(payload) => match payload.downcast::<NeverRan>() {
+            Ok(why) => panic!("{why}"),
+            Err(payload) => resume_unwind(payload),
+        },
+    }
+}
+
+/// The right to wait for a fiber and have its outcome, as [`std::thread::JoinHandle`].
+///
+/// Dropping it detaches the fiber. It is a [`Future`] too, so that async code can await a fiber; its output is what [`join`](Self::join) returns.
+pub struct JoinHandle<T>(Handle<T>);
+
+// SAFETY: a handle gives out the outcome, which the fiber sent from its own thread; `T` is `Send` by `spawn`'s bound.
+unsafe impl<T: Send> Send for JoinHandle<T> {}
+// SAFETY: through a shared handle nobody reaches the outcome.
+unsafe impl<T: Send> Sync for JoinHandle<T> {}
+
+impl<T> JoinHandle<T> {
+    /// Waits for the fiber to end, and returns its value, or the payload of its panic.
+    ///
+    /// When it returns, the fiber's closure has been dropped. A fiber that could not be run at all gives a [`NeverRan`] as payload. Works in
+    /// fibers and on plain threads.
+    ///
+    /// # Suspends
+    /// Yes, until the fiber has ended.
+    ///
+    /// # Panics
+    /// Never for the fiber's sake. A fiber that joins itself waits for ever.
+    ///
+    /// # Examples
+    /// ```
+    /// let sum = sinew::spawn(|| 1 + 1);
+    /// assert_eq!(sum.join().unwrap(), 2);
+    /// ```
+    pub fn join(self) -> std::thread::Result<T> {
+        self.0.join()
+    }
+
+    /// Whether the fiber has ended, so that `join` would not wait.
+    pub fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    /// The fiber itself.
+    pub fn fiber(&self) -> &Fiber {
+        &self.0.fiber
+    }
+}
+
+impl<T> Unpin for JoinHandle<T> {}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = std::thread::Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(context)
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle").field("fiber", self.fiber()).finish_non_exhaustive()
+    }
+}
+
+/// Starts a fiber of the current runtime; from a plain thread, of the default one, which starts with its first fiber.
+///
+/// The contract is that of [`std::thread::spawn`]: the closure is `Send`, and from its first run the fiber stays on one thread, so that what it makes
+/// there need not be.
+///
+/// # Suspends
+/// No.
+///
+/// # Panics
+/// If the runtime cannot be started, is being shut down, or is out of memory; [`Builder::spawn`] gives an error instead.
+///
+/// # Examples
+/// ```
+/// let handles: Vec<_> = (0..1000).map(|i| sinew::spawn(move || i * 2)).collect();
+/// let sum: i32 = handles.into_iter().map(|h| h.join().unwrap()).sum();
+/// assert_eq!(sum, 999_000);
+/// ```
+#[track_caller]
+pub fn spawn<F, T>(f: F) -> JoinHandle<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    Builder::new().spawn(f).unwrap_or_else(|error| panic!("sinew::spawn: {error}"))
+}
+
+/// Runs `f` as a fiber and waits for it; `f` may borrow from the caller.
+///
+/// From a plain thread this is the way into the default runtime. A panic of `f` is passed on.
+///
+/// # Suspends
+/// Yes, until `f` has ended; on a plain thread it blocks the thread.
+///
+/// # Examples
+/// ```
+/// let words = vec!["plain", "blocking", "code"];
+/// let letters = sinew::run(|| words.iter().map(|w| w.len()).sum::<usize>());
+/// assert_eq!(letters, 17);
+/// ```
+#[track_caller]
+pub fn run<F, T>(f: F) -> T
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    let group = current_group().unwrap_or_else(|error| panic!("sinew::run: {error}"));
+    run_in(&group, Location::caller(), f)
+}
+
+pub(crate) fn run_in<F, T>(group: &Arc<Group>, site: &'static Location<'static>, f: F) -> T
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    // SAFETY: this function waits for the fiber's end whatever happens, so what `f` borrows outlives it.
+    let handle = unsafe { launch(group, Settings::default(), site, f) }.unwrap_or_else(|error| panic!("sinew: {error}"));
+    unwrap_outcome(handle.join())
+}
+
+/// How a fiber is to be made, as [`std::thread::Builder`].
+///
+/// # Examples
+/// ```
+/// let reader = sinew::Builder::new().name("reader").stack_size(64 * 1024).spawn(|| sinew::current().name().map(str::to_owned))?;
+/// assert_eq!(reader.join().unwrap().as_deref(), Some("reader"));
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Debug, Default)]
+#[must_use = "a builder does nothing until it spawns"]
+pub struct Builder {
+    name: Option<Box<str>>,
+    stack_bytes: Option<usize>,
+}
+
+impl Builder {
+    /// A fiber without a name, with the runtime's stack size.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Names the fiber, for messages about it and for [`Fiber::name`].
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into().into_boxed_str());
+        self
+    }
+
+    /// Asks for at least this many usable bytes of stack.
+    ///
+    /// Sizes are rounded up to a power of two, and to 16 KiB; 0 and more than 1 GiB are errors of [`spawn`](Self::spawn).
+    pub fn stack_size(mut self, bytes: usize) -> Self {
+        self.stack_bytes = Some(bytes);
+        self
+    }
+
+    /// Starts the fiber, as [`spawn`](crate::spawn()).
+    ///
+    /// # Errors
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a stack size that is refused; others if the runtime cannot be started, is being
+    /// shut down, or is out of memory.
+    #[track_caller]
+    pub fn spawn<F, T>(self, f: F) -> io::Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.spawn_in(&current_group()?, f)
+    }
+
+    #[track_caller]
+    pub(crate) fn spawn_in<F, T>(self, group: &Arc<Group>, f: F) -> io::Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let settings = self.settings()?;
+        // SAFETY: `F` and `T` are `'static`.
+        unsafe { launch(group, settings, Location::caller(), f) }.map(JoinHandle)
+    }
+
+    /// Starts a fiber of a scope, as [`Scope::spawn`].
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn).
+    #[track_caller]
+    pub fn spawn_scoped<'scope, F, T>(self, scope: &'scope Scope<'scope, '_>, f: F) -> io::Result<ScopedJoinHandle<'scope, T>>
+    where
+        F: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        scope.launch(self.settings()?, Location::caller(), f)
+    }
+
+    fn settings(self) -> io::Result<Settings> {
+        let class = self.stack_bytes.map(Class::for_bytes).transpose()?;
+        Ok(Settings { name: self.name, class, tally: None })
+    }
+}

@@ -1,0 +1,160 @@
+//! How the caller waits, be it a fiber or a plain thread.
+
+use std::time::{Duration, Instant};
+
+use super::fiber::{Fiber, of_this_thread};
+use crate::fiber::Control;
+use crate::fiber::state::{BeginPark, Cause};
+use crate::os::{clock, futex};
+use crate::sched::worker::{Worker, here};
+
+/// Who calls.
+pub(crate) enum Me {
+    Fiber(&'static Worker, &'static Control),
+    Thread(Fiber),
+}
+
+impl Me {
+    pub(crate) fn now() -> Me {
+        match here().and_then(|worker| Some((worker, worker.current()?))) {
+            Some((worker, control)) => Me::Fiber(worker, control),
+            None => Me::Thread(of_this_thread()),
+        }
+    }
+
+    pub(crate) fn control(&self) -> &Control {
+        match self {
+            Me::Fiber(_, control) => control,
+            Me::Thread(fiber) => fiber.control(),
+        }
+    }
+
+    /// Waits until somebody ends the wait that was begun, at most until `deadline_ns`.
+    ///
+    /// # Safety
+    /// The caller is this `Me` and has begun a wait on its own state word that somebody, or the deadline, will end.
+    pub(crate) unsafe fn wait(&self, deadline_ns: u64) -> Cause {
+        match self {
+            // SAFETY: the caller's promise.
+            Me::Fiber(worker, control) => unsafe { worker.suspend_until(control, deadline_ns) },
+            Me::Thread(fiber) => wait_on_thread(fiber.control(), deadline_ns),
+        }
+    }
+
+    /// Takes back a wait that was begun and that nobody knows of yet.
+    pub(crate) fn abandon_wait(&self) {
+        let claimed = self.control().state.claim(Cause::Woken);
+        debug_assert!(claimed, "a wait that nobody knew of was ended by somebody");
+        self.control().state.end_wait();
+    }
+}
+
+fn wait_on_thread(me: &Control, deadline_ns: u64) -> Cause {
+    while let Some(word) = me.state.waiting() {
+        futex::wait(me.state.word(), word, deadline_ns);
+        if deadline_ns != u64::MAX && clock::now_ns() >= deadline_ns {
+            // Lost or won, the wait is over now.
+            let _ = me.state.claim(Cause::TimedOut);
+        }
+    }
+    me.state.end_wait()
+}
+
+/// The caller's own handle: the running fiber, or the plain thread.
+pub fn current() -> Fiber {
+    match Me::now() {
+        Me::Thread(fiber) => fiber,
+        Me::Fiber(_, control) => {
+            control.retain();
+            // SAFETY: the reference was taken just now.
+            unsafe { Fiber::from_reference(control) }
+        }
+    }
+}
+
+/// Waits until the caller is [unparked](Fiber::unpark); returns at once if it was since its last park.
+///
+/// Unlike [`std::thread::park`] it does not wake spuriously. On a plain thread it parks the thread.
+///
+/// # Suspends
+/// Yes, until `unpark`.
+///
+/// # Examples
+/// ```
+/// let sleeper = sinew::spawn(|| sinew::park());
+/// sleeper.fiber().unpark();
+/// sleeper.join().unwrap();
+/// ```
+pub fn park() {
+    park_until(u64::MAX);
+}
+
+/// Waits until the caller is [unparked](Fiber::unpark), at most for `timeout`.
+///
+/// # Suspends
+/// Yes, until `unpark` or the time-out.
+pub fn park_timeout(timeout: Duration) {
+    park_until(clock::deadline_ns(timeout));
+}
+
+fn park_until(deadline_ns: u64) {
+    let me = Me::now();
+    match me.control().state.begin_park() {
+        BeginPark::AlreadyUnparked => {}
+        BeginPark::Wait => {
+            // SAFETY: the park was begun above; `unpark` or the deadline ends it.
+            unsafe { me.wait(deadline_ns) };
+        }
+    }
+}
+
+/// Lets every other ready fiber of this worker run first; on a plain thread, yields the thread.
+///
+/// It is fair: the caller goes to the end of the queue. Also timers, fibers woken by other threads and fibers not yet started get their turn, however
+/// many fibers do nothing but yield.
+///
+/// # Suspends
+/// Yes, until its turn comes again.
+#[inline]
+pub fn yield_now() {
+    match here().and_then(|worker| Some((worker, worker.current()?))) {
+        Some((worker, me)) => worker.yield_now(me),
+        None => std::thread::yield_now(),
+    }
+}
+
+/// Waits for `duration`; never less, by the monotonic clock.
+///
+/// On a plain thread it blocks the thread.
+///
+/// # Suspends
+/// Yes. A zero duration is a [`yield_now`].
+///
+/// # Examples
+/// ```
+/// use std::time::{Duration, Instant};
+/// let before = Instant::now();
+/// sinew::run(|| sinew::sleep(Duration::from_millis(2)));
+/// assert!(before.elapsed() >= Duration::from_millis(2));
+/// ```
+pub fn sleep(duration: Duration) {
+    if duration.is_zero() {
+        return yield_now();
+    }
+    sleep_until_ns(clock::deadline_ns(duration));
+}
+
+/// Waits until `deadline`; a past one is a [`yield_now`].
+///
+/// # Suspends
+/// Yes.
+pub fn sleep_until(deadline: Instant) {
+    sleep(deadline.saturating_duration_since(Instant::now()));
+}
+
+fn sleep_until_ns(deadline_ns: u64) {
+    let me = Me::now();
+    me.control().state.begin_wait();
+    // SAFETY: the wait was begun above; nobody knows of it, so only the deadline ends it.
+    unsafe { me.wait(deadline_ns) };
+}

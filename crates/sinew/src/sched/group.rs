@@ -1,0 +1,267 @@
+//! What the workers of a group share.
+//!
+//! # Where a ready fiber is
+//! - unstarted, spawned by a fiber: among its worker's children (a deque that the others steal from);
+//! - unstarted, spawned from elsewhere, or when the children are too many: in the group's queue;
+//! - started: in its own worker's list, or in its inbox if another thread woke it.
+//!
+//! # Invariants
+//! I1. (law S1) A non-empty queue has a worker awake or a wake under way: whoever pushes announces, whoever lies down looks again, and
+//!     whoever gets up for work of its own passes a claimed wake on.
+//! I2. `closed` is set under the queue's lock by the last worker to leave, when the queue is empty; after it every push fails. So a
+//!     queued fiber always has a worker to run or refuse it.
+
+use crate::base::deque::{Deque, Stolen};
+use crate::base::inbox::{Inbox, Pushed};
+use crate::base::list::List;
+use crate::fiber::Control;
+use crate::fiber::stack::{Class, NoStack};
+use crate::fiber::task::NeverRan;
+use crate::os::futex;
+use crate::os::lock::Lock;
+use crate::sched::idle::Idle;
+use crate::sched::slot::Slot;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Unstarted children a worker keeps before the group's queue takes the rest. As tokio's and Go's local queues.
+const CHILDREN_MAX: usize = 256;
+
+/// What other threads touch of one worker.
+#[repr(align(128))]
+pub(crate) struct Seat {
+    /// Settled fibers that other threads woke.
+    inbox: Inbox<Control>,
+    pub(crate) slot: Slot,
+    /// Unstarted fibers that this worker's fibers spawned.
+    pub(crate) children: Deque<Control, CHILDREN_MAX>,
+    /// Started fibers of this worker that have not ended. Written by it alone.
+    pub(crate) settled: AtomicUsize,
+    /// Waits begun while their thread was unwinding. Written by this worker alone.
+    pub(crate) unwinding_waits: AtomicUsize,
+}
+
+impl Seat {
+    fn new() -> Self {
+        Self {
+            inbox: Inbox::new(),
+            slot: Slot::new(),
+            children: Deque::new(),
+            settled: AtomicUsize::new(0),
+            unwinding_waits: AtomicUsize::new(0),
+        }
+    }
+
+    /// Leaves a ready settled fiber for this worker, and wakes it if it sleeps.
+    ///
+    /// # Safety
+    /// The caller ended the fiber's wait and owes it this (`state.rs`, I2); the fiber's home is this seat.
+    pub(crate) unsafe fn deliver(&self, control: *const Control) {
+        // SAFETY: the caller's promise: nobody else has the fiber.
+        if unsafe { self.inbox.push(control.cast_mut()) } == Pushed::First {
+            self.wake();
+        }
+    }
+
+    /// Makes the worker look at its inbox and the group's queues, asleep or not.
+    pub(crate) fn wake(&self) {
+        if self.slot.notify() {
+            futex::wake_one(self.slot.word());
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has_mail(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
+    /// Moves what others left to `ready`. By this seat's worker.
+    #[inline]
+    pub(crate) fn take_mail(&self, ready: &List<Control>) {
+        self.inbox.take(ready);
+    }
+}
+
+struct Queue {
+    list: List<Control>,
+    live_workers: usize,
+    closed: bool,
+}
+
+// SAFETY: the fibers in the list are unstarted, so they are `Send` closures; the lock lets one thread at a time in.
+unsafe impl Send for Queue {}
+
+struct Starved {
+    list: List<Control>,
+    why: Option<NeverRan>,
+}
+
+// SAFETY: as `Queue`.
+unsafe impl Send for Starved {}
+
+/// Workers that share a queue.
+pub(crate) struct Group {
+    pub(crate) seats: Box<[Seat]>,
+    pub(crate) idle: Idle,
+    /// The stack of a fiber that asks for none.
+    pub(crate) default_class: Class,
+    queue: Lock<Queue>,
+    queued: AtomicUsize,
+    starved: Lock<Starved>,
+    starved_count: AtomicUsize,
+    /// Workers asleep with no deadline.
+    asleep_for_good: AtomicUsize,
+    stopping: AtomicUsize,
+}
+
+impl Group {
+    pub(crate) fn new(workers: usize, default_class: Class) -> Self {
+        Self {
+            seats: (0..workers).map(|_| Seat::new()).collect(),
+            idle: Idle::new(),
+            default_class,
+            queue: Lock::new(Queue { list: List::new(), live_workers: workers, closed: false }),
+            queued: AtomicUsize::new(0),
+            starved: Lock::new(Starved { list: List::new(), why: None }),
+            starved_count: AtomicUsize::new(0),
+            asleep_for_good: AtomicUsize::new(0),
+            stopping: AtomicUsize::new(0),
+        }
+    }
+
+    /// Queues an unstarted fiber and wakes a worker for it; `false` if no worker is left (I2).
+    ///
+    /// # Safety
+    /// The fiber is unstarted and the caller's alone.
+    #[must_use]
+    pub(crate) unsafe fn push(&self, control: *const Control) -> bool {
+        {
+            let queue = self.queue.lock();
+            if queue.closed {
+                return false;
+            }
+            // SAFETY: the caller's promise.
+            unsafe { queue.list.push(control.cast_mut()) };
+            self.queued.fetch_add(1, Relaxed);
+        }
+        self.announce();
+        true
+    }
+
+    /// Wakes a sleeper, if there is one, for work that was just put where all may take it (I1).
+    #[inline]
+    pub(crate) fn announce(&self) {
+        if let Some(worker) = self.idle.claim() {
+            self.seats[worker].wake();
+        }
+    }
+
+    /// Takes the oldest of the group's queue; null if there is none.
+    #[inline]
+    pub(crate) fn pop(&self) -> *const Control {
+        if self.queued.load(Relaxed) == 0 {
+            return std::ptr::null();
+        }
+        let queue = self.queue.lock();
+        let control = queue.list.pop();
+        if !control.is_null() {
+            self.queued.fetch_sub(1, Relaxed);
+        }
+        control
+    }
+
+    /// Steals the oldest child of another worker, beginning after `thief`; null if there is none.
+    pub(crate) fn steal(&self, thief: usize) -> *const Control {
+        let workers = self.seats.len();
+        for victim in (thief + 1..thief + workers).map(|i| &self.seats[i % workers]) {
+            loop {
+                match victim.children.steal() {
+                    Stolen::Item(control) => return control,
+                    Stolen::Empty => break,
+                    Stolen::Retry => std::hint::spin_loop(),
+                }
+            }
+        }
+        std::ptr::null()
+    }
+
+    /// Whether there is work that any worker may take. A relaxed look: the fences of `idle` make it enough.
+    pub(crate) fn has_work(&self) -> bool {
+        self.queued.load(Relaxed) != 0 || self.seats.iter().any(|seat| seat.children.len() != 0)
+    }
+
+    /// Puts an unstarted fiber aside for which there is no stack.
+    ///
+    /// # Safety
+    /// The fiber is unstarted and the caller's alone.
+    #[cold]
+    pub(crate) unsafe fn starve(&self, control: *const Control, why: &NoStack) {
+        let mut starved = self.starved.lock();
+        // SAFETY: the caller's promise.
+        unsafe { starved.list.push(control.cast_mut()) };
+        starved.why = Some(NeverRan::no_stack(why));
+        self.starved_count.fetch_add(1, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn has_starved(&self) -> bool {
+        self.starved_count.load(Relaxed) != 0
+    }
+
+    /// Takes the oldest fiber that waits for a stack; null if there is none.
+    #[cold]
+    pub(crate) fn pop_starved(&self) -> *const Control {
+        let starved = self.starved.lock();
+        let control = starved.list.pop();
+        if !control.is_null() {
+            self.starved_count.fetch_sub(1, Relaxed);
+        }
+        control
+    }
+
+    /// Why fibers starve.
+    pub(crate) fn starved_why(&self) -> NeverRan {
+        self.starved.lock().why.clone().expect("a fiber is condemned for want of a stack only after one was refused")
+    }
+
+    /// A worker lies down with no deadline; `true` if with it all do, so that nothing inside can make anything ready.
+    #[must_use]
+    pub(crate) fn sleep_for_good(&self) -> bool {
+        self.asleep_for_good.fetch_add(1, Relaxed) + 1 == self.seats.len()
+    }
+
+    pub(crate) fn wake_from_good(&self) {
+        self.asleep_for_good.fetch_sub(1, Relaxed);
+    }
+
+    /// Started fibers that have not ended.
+    pub(crate) fn settled(&self) -> usize {
+        self.seats.iter().map(|seat| seat.settled.load(Relaxed)).sum()
+    }
+
+    /// Whether new fibers are refused and unstarted ones dropped.
+    #[inline]
+    pub(crate) fn is_stopping(&self) -> bool {
+        // Acquire: meets the Release in `stop`.
+        self.stopping.load(Acquire) != 0
+    }
+
+    /// Refuses new fibers and lets workers leave when theirs have ended.
+    pub(crate) fn stop(&self) {
+        // Release: meets the Acquire in `is_stopping`.
+        self.stopping.store(1, Release);
+        self.seats.iter().for_each(Seat::wake);
+    }
+
+    /// A worker with nothing left wants to end; `false` if the queue holds work after all (I2).
+    #[must_use]
+    pub(crate) fn retire(&self) -> bool {
+        let mut queue = self.queue.lock();
+        if !queue.list.is_empty() || self.has_starved() {
+            return false;
+        }
+        queue.live_workers -= 1;
+        queue.closed = queue.live_workers == 0;
+        true
+    }
+}

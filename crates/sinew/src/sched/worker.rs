@@ -1,0 +1,635 @@
+//! One worker: a thread that runs fibers, until none is left and it may leave.
+//!
+//! Its loop stands on the thread's own stack. A fiber that suspends goes straight to the next ready one, if there is one and the turn's budget
+//! lasts, else back to the loop, which looks at everything else: inbox, timers, the group, idle stacks, sleep. So a hop costs one switch,
+//! and no amount of ready fibers hides the rest of the world for more than `TURN` switches.
+//!
+//! # Picture
+//! ```text
+//!   loop:   mail -> timers -> [every other turn: group, oldest child] -> ready -> newest child -> group -> steal -> sleep
+//!             |                                                            |
+//!             |  enter                                                     v
+//!             +------------------------------------------------------->  fiber -> fiber -> fiber
+//!                                                    (TURN at most)        |                 |
+//!             ^------------------------------------------------------------+-----------------+
+//! ```
+//!
+//! # Invariants
+//! I1. Everything here is used by one thread. Fibers reach it through [`here`], which is theirs for life (laws F5, R1).
+//! I2. No reference into a `UnsafeCell` of this file is alive when user code runs or a stack is switched.
+//! I3. `current` is the fiber whose stack this thread stands on; null in the loop.
+
+use std::cell::{Cell, UnsafeCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::base::deque::Stolen;
+use crate::base::list::List;
+use crate::base::wheel::Entry;
+use crate::event::timers::Timers;
+use crate::fiber::stack::{self, Class, Stack};
+use crate::fiber::state::Cause;
+use crate::fiber::switch::{FloatControl, prepare, switch, switch_keeping_float};
+use crate::fiber::task::NeverRan;
+use crate::fiber::{Claimed, Control, Kind, Verdict, Watcher, pool};
+use crate::os::{clock, futex};
+use crate::sched::group::{Group, Seat};
+use crate::sched::slot::ASLEEP;
+
+/// Switches from fiber to fiber before the loop looks at everything else: half a microsecond of yields. A look costs about 10 ns.
+const TURN: u32 = 32;
+
+/// How long a worker is idle before stacks beyond `STACKS_KEPT` give their pages back.
+const TRIM_DELAY_NS: u64 = 1_000_000_000;
+/// Warm stacks per size that an idle worker keeps.
+const STACKS_KEPT: usize = 8;
+
+/// The stack on which fibers are ended that never got one of their own.
+const RESERVE_BYTES: usize = 64 * 1024;
+
+thread_local! {
+    static HERE: Cell<*const Worker> = const { Cell::new(ptr::null()) };
+}
+
+/// The worker whose thread this is.
+///
+/// The one door to the runtime's thread-locals (law R1). Not inlined, and opaque by the empty assembly: else the compiler may keep the
+/// thread-local's address over a switch (`inline(never)` alone does not stop it at -O3).
+#[inline(never)]
+pub(crate) fn here() -> Option<&'static Worker> {
+    let worker = HERE.get();
+    // SAFETY: no instruction at all; `worker` becomes a value the compiler knows nothing of.
+    unsafe { std::arch::asm!("/* {0} */", in(reg) worker, options(nostack, preserves_flags)) };
+    // SAFETY: set while `Worker::run` runs on this thread, which is longer than any of its fibers; the reference does not leave the thread.
+    unsafe { worker.as_ref() }
+}
+
+/// Gives back a control block whose last owner has gone.
+///
+/// # Safety
+/// `Control::release` said so.
+pub(crate) unsafe fn recycle(control: *const Control) {
+    // SAFETY: the caller's promise; the borrow of the cache ends here (I2).
+    unsafe {
+        (*control).vacate();
+        match here() {
+            Some(worker) => (*worker.blocks.get()).give(control.cast_mut()),
+            None => pool::give_shared(control.cast_mut()),
+        }
+    }
+}
+
+/// A free control block; null when there can be no more.
+pub(crate) fn new_block() -> *mut Control {
+    match here() {
+        // SAFETY: I1, and the borrow ends here (I2).
+        Some(worker) => unsafe { (*worker.blocks.get()).take() },
+        None => pool::take_shared(),
+    }
+}
+
+/// Pays what a claim owes: the fiber becomes ready on its worker, the thread wakes.
+#[inline]
+pub(crate) fn make_ready(claimed: Claimed) {
+    let Claimed { control, kind } = claimed;
+    // SAFETY: a claimed fiber is ours until it is queued, so its block is alive and settled; a claimed thread's block is a
+    // valid one for ever (`pool`), and a wake too many is harmless.
+    unsafe {
+        if kind == Kind::Thread {
+            futex::wake_one((*control).state.word());
+            return;
+        }
+        let home = (*control).home().cast::<Seat>();
+        match here() {
+            Some(worker) if ptr::eq(worker.seat(), home) => worker.ready.push(control.cast_mut()),
+            _ => (*home).deliver(control),
+        }
+    }
+}
+
+/// One worker.
+pub(crate) struct Worker {
+    current: Cell<*const Control>,
+    /// Where the loop goes on.
+    sp: Cell<*mut u8>,
+    ready: List<Control>,
+    /// Switches left in this turn.
+    budget: Cell<u32>,
+    turn: Cell<u32>,
+    /// Started fibers that have not ended.
+    settled: Cell<usize>,
+    /// A stack was given back while fibers waited for one.
+    feed: Cell<bool>,
+    reserve: Cell<Option<Stack>>,
+    stacks: UnsafeCell<stack::Cache>,
+    blocks: UnsafeCell<pool::Cache>,
+    timers: UnsafeCell<Timers>,
+    group: Arc<Group>,
+    index: usize,
+}
+
+impl Worker {
+    /// The worker of seat `index`; an error if there is no memory for its reserve stack.
+    pub(crate) fn new(group: Arc<Group>, index: usize) -> std::io::Result<Self> {
+        let mut stacks = stack::Cache::new();
+        let reserve = stacks.take(Class::for_bytes(RESERVE_BYTES)?).map_err(|why| why.error)?;
+        Ok(Self {
+            current: Cell::new(ptr::null()),
+            sp: Cell::new(ptr::null_mut()),
+            ready: List::new(),
+            budget: Cell::new(0),
+            turn: Cell::new(0),
+            settled: Cell::new(0),
+            feed: Cell::new(false),
+            reserve: Cell::new(Some(reserve)),
+            stacks: UnsafeCell::new(stacks),
+            blocks: UnsafeCell::new(pool::Cache::new()),
+            timers: UnsafeCell::new(Timers::new()),
+            group,
+            index,
+        })
+    }
+
+    pub(crate) fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    pub(crate) fn seat(&self) -> &Seat {
+        &self.group.seats[self.index]
+    }
+
+    /// The fiber that runs; `None` in the worker's own loop.
+    #[inline]
+    pub(crate) fn current(&self) -> Option<&Control> {
+        // SAFETY: I3 - a running fiber's block is alive.
+        unsafe { self.current.get().as_ref() }
+    }
+
+    /// Runs fibers until the group stops and all of this worker's have ended.
+    pub(crate) fn run(&self) {
+        HERE.set(self);
+        loop {
+            self.look_around();
+            let next = self.next();
+            // SAFETY: `next` took the fiber out of its queue: it is ours (F1).
+            match unsafe { next.as_ref() } {
+                Some(control) => self.enter(control),
+                None if self.may_retire() => break,
+                None => self.sleep(),
+            }
+        }
+        HERE.set(ptr::null());
+    }
+
+    /// Mail, timers, surplus stacks, starved fibers: all that does not come by itself.
+    fn look_around(&self) {
+        self.seat().take_mail(&self.ready);
+        // SAFETY: I1, I2 - the borrows end with each call, and none of them runs user code.
+        unsafe {
+            if (*self.timers.get()).armed() != 0 {
+                (*self.timers.get()).expire(&self.ready);
+            }
+            (*self.stacks.get()).settle();
+        }
+        if self.feed.replace(false) {
+            self.feed_starved();
+        }
+        if self.group.has_starved() && self.group.is_stopping() {
+            self.refuse_starved();
+        }
+    }
+
+    /// The next fiber to enter; null if there is nothing to do.
+    fn next(&self) -> *const Control {
+        let turn = self.turn.get().wrapping_add(1);
+        self.turn.set(turn);
+        if turn.is_multiple_of(2) {
+            let control = self.next_of_others();
+            if !control.is_null() {
+                return control;
+            }
+        }
+        let control = self.pop_ready();
+        if !control.is_null() {
+            return control;
+        }
+        let control = self.seat().children.pop();
+        if !control.is_null() {
+            return control;
+        }
+        let control = self.group.pop();
+        if !control.is_null() {
+            return control;
+        }
+        self.group.steal(self.index)
+    }
+
+    /// What would starve if ready fibers and the newest children always came first.
+    fn next_of_others(&self) -> *const Control {
+        let control = self.group.pop();
+        if !control.is_null() {
+            return control;
+        }
+        match self.seat().children.steal() {
+            Stolen::Item(control) => control,
+            Stolen::Empty | Stolen::Retry => ptr::null(),
+        }
+    }
+
+    /// Takes the next ready fiber, and fetches what the one after it will need: its control block is known, its stack too.
+    #[inline]
+    fn pop_ready(&self) -> *mut Control {
+        let control = self.ready.pop();
+        let next = self.ready.first();
+        if !next.is_null() {
+            // SAFETY: fibers in the list are alive.
+            unsafe { prefetch((*next).sp(), crate::base::list::Linked::link(&*next).load(Relaxed)) };
+        }
+        control
+    }
+
+    /// Runs `control`, and whatever it hands over to, until one comes back to the loop.
+    fn enter(&self, control: &Control) {
+        if !control.is_started() && !self.start(control) {
+            return;
+        }
+        debug_assert!(ptr::eq(control.home().cast(), self.seat()), "F5: fiber {control} resumed by another worker than its own");
+        self.budget.set(TURN);
+        self.current.set(control);
+        // SAFETY: F1 - the fiber was taken from a queue; F3 - only this worker resumes it, and it stands in its loop.
+        unsafe { switch_keeping_float(self.sp.as_ptr(), control.sp()) };
+        self.current.set(ptr::null());
+    }
+
+    /// Gives an unstarted fiber a stack and settles it here; `false` if there is none and it was put aside.
+    fn start(&self, control: &Control) -> bool {
+        if self.group.is_stopping() && control.verdict() == Verdict::Run {
+            control.condemn(Verdict::ShutDown, control.class());
+        }
+        // SAFETY: I1, I2.
+        let taken = unsafe { (*self.stacks.get()).take(control.class()) };
+        match taken {
+            Ok(stack) => {
+                self.settle(control, stack);
+                true
+            }
+            Err(why) => {
+                // SAFETY: the fiber is unstarted and ours.
+                unsafe { self.group.starve(control, &why) };
+                false
+            }
+        }
+    }
+
+    fn settle(&self, control: &Control, stack: Stack) {
+        let arg = ptr::from_ref(control).cast_mut().cast();
+        // SAFETY: the stack is ours and unused.
+        let sp = unsafe { prepare(stack.bottom(), stack.top(), root, arg) };
+        control.settle(ptr::from_ref(self.seat()).cast(), stack, sp);
+        self.count_settled(1);
+    }
+
+    fn count_settled(&self, change: isize) {
+        self.settled.set(self.settled.get().wrapping_add_signed(change));
+        self.seat().settled.store(self.settled.get(), Relaxed);
+    }
+
+    /// Tries again for those that found no stack.
+    #[cold]
+    fn feed_starved(&self) {
+        while self.group.has_starved() {
+            let control = self.group.pop_starved();
+            // SAFETY: popped, so it is ours.
+            let Some(control) = (unsafe { control.as_ref() }) else { return };
+            if !self.start(control) {
+                return;
+            }
+            // SAFETY: it is started now, and in no list.
+            unsafe { self.ready.push(ptr::from_ref(control).cast_mut()) };
+        }
+    }
+
+    /// Ends the oldest fiber that found no stack, on the reserve stack; `false` if that is in use.
+    #[cold]
+    fn refuse_starved(&self) -> bool {
+        let Some(stack) = self.reserve.take() else { return false };
+        // SAFETY: popped, so it is ours.
+        let Some(control) = (unsafe { self.group.pop_starved().as_ref() }) else {
+            self.reserve.set(Some(stack));
+            return false;
+        };
+        let verdict = if self.group.is_stopping() { Verdict::ShutDown } else { Verdict::NoStack };
+        control.condemn(verdict, stack.class());
+        self.settle(control, stack);
+        // SAFETY: it is started now, and in no list.
+        unsafe { self.ready.push(ptr::from_ref(control).cast_mut()) };
+        true
+    }
+
+    fn may_retire(&self) -> bool {
+        self.group.is_stopping() && self.settled.get() == 0 && !self.seat().has_mail() && self.group.retire()
+    }
+
+    /// Sleeps until there is something to do; or finds that there is, and does not.
+    fn sleep(&self) {
+        // SAFETY: I1, I2.
+        let (wake_ns, idle_stacks) = unsafe { ((*self.timers.get()).next_ns(), (*self.stacks.get()).idle()) };
+        let for_good = wake_ns == u64::MAX;
+        if for_good && self.group.sleep_for_good() && self.group.has_starved() {
+            self.group.wake_from_good();
+            if self.refuse_starved() {
+                return;
+            }
+            let _ = self.group.sleep_for_good();
+        }
+        let trim = stack::depot().dirty() != 0 || idle_stacks > STACKS_KEPT;
+        let trim_ns = if trim { clock::now_ns() + TRIM_DELAY_NS } else { u64::MAX };
+
+        self.group.idle.enter(self.index);
+        self.seat().slot.lie_down();
+        if !self.has_work() {
+            while self.seat().slot.is_asleep() && !passed(wake_ns.min(trim_ns)) {
+                futex::wait(self.seat().slot.word(), ASLEEP, wake_ns.min(trim_ns));
+            }
+        }
+        self.seat().slot.get_up();
+        let claimed = !self.group.idle.leave(self.index);
+        if for_good {
+            self.group.wake_from_good();
+        }
+        self.pass_on(claimed, wake_ns);
+        if trim && passed(trim_ns) {
+            self.trim();
+        }
+    }
+
+    /// What a worker that lies down must not oversleep. The fence in `lie_down` makes these relaxed looks enough.
+    fn has_work(&self) -> bool {
+        self.seat().has_mail() || self.group.has_work() || (self.group.is_stopping() && self.settled.get() == 0)
+    }
+
+    /// A worker that gets up for its own work wakes another for the group's, if it was claimed for it or sees some (law S1).
+    fn pass_on(&self, claimed: bool, wake_ns: u64) {
+        let busy = self.seat().has_mail() || passed(wake_ns);
+        if busy && (claimed || self.group.has_work()) {
+            self.group.announce();
+        }
+    }
+
+    /// Gives back what a long idle worker does not need.
+    #[cold]
+    fn trim(&self) {
+        // SAFETY: I1, I2.
+        unsafe { (*self.stacks.get()).share(STACKS_KEPT) };
+        stack::depot().trim();
+    }
+
+    /// Makes an unstarted child known; `false` if it could not be, and the group refused it.
+    ///
+    /// # Safety
+    /// The fiber is unstarted and the caller's alone.
+    #[must_use]
+    pub(crate) unsafe fn adopt(&self, control: *const Control) -> bool {
+        if self.seat().children.push(control.cast_mut()) {
+            self.group.announce();
+            return true;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.group.push(control) }
+    }
+
+    /// Lets every ready fiber run before `me` goes on.
+    #[inline]
+    pub(crate) fn yield_now(&self, me: &Control) {
+        if self.ready.is_empty() && self.may_skip_yield() {
+            return;
+        }
+        // SAFETY: F1 - a running fiber is in no list.
+        unsafe {
+            self.ready.push(ptr::from_ref(me).cast_mut());
+            if ptr::eq(self.ready.first(), me) {
+                self.go(me, self.back_to_loop());
+            } else {
+                self.leave(me);
+            }
+        }
+    }
+
+    /// Whether nobody else wants this thread. Looked at from time to time only: timers and the group are the loop's.
+    #[inline]
+    fn may_skip_yield(&self) -> bool {
+        let budget = self.budget.get();
+        if budget == 0 {
+            return false;
+        }
+        self.budget.set(budget - 1);
+        if self.seat().has_mail() {
+            self.seat().take_mail(&self.ready);
+            return false;
+        }
+        self.seat().children.len() == 0
+    }
+
+    /// Suspends `me` until whoever ends its wait has made it ready.
+    ///
+    /// # Safety
+    /// `me` is the running fiber and has begun a wait that somebody will end.
+    #[inline]
+    pub(crate) unsafe fn suspend(&self, me: &Control) -> Cause {
+        if std::thread::panicking() {
+            self.seat().unwinding_waits.fetch_add(1, Relaxed);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.leave(me) };
+        me.state.end_wait()
+    }
+
+    /// As `suspend`, but at `deadline_ns` the wait ends by itself.
+    ///
+    /// # Safety
+    /// As `suspend`.
+    pub(crate) unsafe fn suspend_until(&self, me: &Control, deadline_ns: u64) -> Cause {
+        if deadline_ns == u64::MAX {
+            // SAFETY: the caller's promise.
+            return unsafe { self.suspend(me) };
+        }
+        let entry = Entry::new(ptr::from_ref(me).cast());
+        // SAFETY: I1, I2; the entry is made for this fiber and stays in this frame, which outlives the wait.
+        unsafe {
+            (*self.timers.get()).arm(&entry, deadline_ns);
+            let cause = self.suspend(me);
+            (*self.timers.get()).disarm(&entry);
+            cause
+        }
+    }
+
+    /// Goes from `me` to the next ready fiber, or to the loop.
+    #[inline]
+    unsafe fn leave(&self, me: &Control) {
+        let to = self.hand_over();
+        // SAFETY: the caller's promise; `hand_over` gave a place that nobody else goes on at.
+        unsafe { self.go(me, to) };
+    }
+
+    #[inline(always)]
+    unsafe fn go(&self, me: &Control, to: *mut u8) {
+        // SAFETY: F1, F3 - `to` is the loop, or a fiber just taken from this worker's list.
+        unsafe { switch_keeping_float(me.sp_place(), to) };
+        debug_assert!(ptr::eq(self.current.get(), me), "F2: another fiber stands where {me} goes on");
+        me.note_depth(me.sp() as usize);
+    }
+
+    /// Chooses who runs next: a ready fiber while the turn lasts, else the loop. Gives the place to go on at.
+    #[inline]
+    fn hand_over(&self) -> *mut u8 {
+        let budget = self.budget.get();
+        if budget == 0 || self.ready.is_empty() {
+            return self.back_to_loop();
+        }
+        self.budget.set(budget - 1);
+        let next = self.pop_ready();
+        self.current.set(next);
+        // SAFETY: the list was not empty; F1 - the fiber is ours now, and started.
+        unsafe {
+            debug_assert!(ptr::eq((*next).home().cast(), self.seat()), "F5: fiber {} in another worker's list", *next);
+            (*next).sp()
+        }
+    }
+
+    fn back_to_loop(&self) -> *mut u8 {
+        self.current.set(ptr::null());
+        self.sp.get()
+    }
+
+    /// The fiber has ended on the stack we stand on: finds the next one for this stack, or the place to leave it for.
+    fn after_end(&self, control: &Control) -> AfterEnd {
+        self.count_settled(-1);
+        // SAFETY: F4 - the stack goes to the next fiber in place, or to caches of this worker, which nobody else can take from
+        // before this stack has been left (`stack.rs`, I2).
+        let stack = unsafe { control.take_stack() };
+        let condemned = control.verdict() == Verdict::NoStack;
+        if control.release() {
+            // SAFETY: the last reference is gone.
+            unsafe { recycle(control) };
+        }
+        self.feed.set(self.group.has_starved());
+        if condemned {
+            self.reserve.set(Some(stack));
+            return AfterEnd::Leave(self.back_to_loop());
+        }
+        if self.ready.is_empty() && self.budget.get() != 0 && !self.group.is_stopping() {
+            if let Some(next) = self.child_for(&stack) {
+                self.budget.set(self.budget.get() - 1);
+                self.settle(next, stack);
+                self.current.set(next);
+                return AfterEnd::RunHere(next);
+            }
+        }
+        // SAFETY: I1, I2.
+        unsafe { (*self.stacks.get()).give(stack) };
+        AfterEnd::Leave(self.hand_over())
+    }
+
+    /// The newest child, if it can use `stack` as it is.
+    fn child_for(&self, stack: &Stack) -> Option<&'static Control> {
+        // SAFETY: popped, so it is ours; a block outlives its fiber's end.
+        let child: &'static Control = unsafe { self.seat().children.pop().as_ref()? };
+        if child.class() == stack.class() {
+            return Some(child);
+        }
+        // It was the newest a moment ago and there is room where it was.
+        let pushed = self.seat().children.push(ptr::from_ref(child).cast_mut());
+        debug_assert!(pushed, "no room for a child that was just taken out");
+        None
+    }
+}
+
+enum AfterEnd {
+    /// Run this fiber on the stack we stand on.
+    RunHere(&'static Control),
+    /// Leave for this place.
+    Leave(*mut u8),
+}
+
+/// What every fiber's stack begins with.
+unsafe extern "C" fn root(arg: *mut u8) -> ! {
+    // SAFETY: `settle` gave the control block of the fiber whose stack this is.
+    let mut control: &Control = unsafe { &*arg.cast() };
+    loop {
+        FloatControl::DEFAULT.set();
+        run_to_end(control);
+        let worker = here().expect("a fiber runs on a worker");
+        match worker.after_end(control) {
+            AfterEnd::RunHere(next) => control = next,
+            AfterEnd::Leave(to) => {
+                let mut nobody_returns = ptr::null_mut();
+                // SAFETY: F4 - nothing on this stack is used any more; `to` is the loop or a fiber taken from this worker's list.
+                unsafe { switch(&mut nobody_returns, to) };
+                unreachable!("a fiber that has ended was resumed");
+            }
+        }
+    }
+}
+
+/// Runs user code to its end and pays what the end owes.
+#[inline(never)]
+fn run_to_end(control: &Control) {
+    let table = control.table();
+    // SAFETY: F2 - the fiber is running; it is run or refused once.
+    let ended = unsafe {
+        match control.verdict() {
+            Verdict::Run => (table.run)(control),
+            Verdict::NoStack => (table.refuse)(control, here().expect("a fiber runs on a worker").group.starved_why()),
+            Verdict::ShutDown => (table.refuse)(control, NeverRan::shut_down()),
+        }
+    };
+    if ended.lost_panic {
+        report_lost(control);
+    }
+    match ended.watcher {
+        // SAFETY: a watcher waits until it is claimed, so its block is alive.
+        Some(Watcher::Waiter(waiter)) => make_ready(unsafe { (*waiter).claim(Cause::Woken) }.expect("only the end wakes a joiner")),
+        Some(Watcher::Task(waker)) => {
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        }
+        None => {}
+    }
+    if let Some(tally) = control.tally() {
+        let owner = tally.owner();
+        if tally.leave() {
+            // SAFETY: the owner waits until the last child, this one, has claimed it, so its block is alive.
+            make_ready(unsafe { (*owner).claim(Cause::Woken) }.expect("only the last child wakes a scope"));
+        }
+    }
+}
+
+/// A panic, or a refusal, that no `join` will ever show.
+#[cold]
+#[inline(never)]
+fn report_lost(control: &Control) {
+    match control.verdict() {
+        Verdict::Run => eprintln!("sinew: fiber {control} panicked, and its handle was dropped: nobody will join it"),
+        _ => eprintln!("sinew: fiber {control} never ran, and its handle was dropped: nobody will join it"),
+    }
+}
+
+fn passed(deadline_ns: u64) -> bool {
+    deadline_ns != u64::MAX && clock::now_ns() >= deadline_ns
+}
+
+/// Asks the cache for the stack that will run next and the block after it; twice as fast with a thousand fibers (`spikes`).
+#[inline(always)]
+fn prefetch(sp: *mut u8, block: *mut Control) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address, null included, has no effect that a program can see.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(sp.cast());
+        _mm_prefetch::<_MM_HINT_T0>(sp.wrapping_add(64).cast());
+        _mm_prefetch::<_MM_HINT_T0>(block.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (sp, block);
+}

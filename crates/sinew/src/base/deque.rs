@@ -55,8 +55,10 @@ impl<T, const N: usize> Deque<T, N> {
             return false;
         }
         self.slots[newest % N].store(item, Relaxed);
-        // Release: meets the Acquire of `newest` in `steal`; carries the slot and the item's content.
-        self.newest.store(newest.wrapping_add(1), Release);
+        // Release: meets the Acquire of `newest` in `steal`; carries the slot and the item's content. A fence, not a store: the thief may read
+        // a value of `newest` that `pop` has written since, and a fence covers those stores too.
+        fence(Release);
+        self.newest.store(newest.wrapping_add(1), Relaxed);
         true
     }
 
@@ -92,7 +94,7 @@ impl<T, const N: usize> Deque<T, N> {
         let oldest = self.oldest.load(Acquire);
         // SeqCst: meets the fence in `pop`, see the head of the file.
         fence(SeqCst);
-        // Acquire: meets the Release in `push`; carries the slot and the item's content.
+        // Acquire: meets the Release fence in `push`; carries the slot and the item's content.
         let newest = self.newest.load(Acquire);
         if newest.wrapping_sub(oldest) as isize <= 0 {
             return Stolen::Empty;

@@ -5,3 +5,6 @@ pub(crate) mod deque;
 pub(crate) mod inbox;
 pub(crate) mod list;
 pub(crate) mod wheel;
+
+#[cfg(test)]
+mod tests;

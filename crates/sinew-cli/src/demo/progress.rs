@@ -1,0 +1,42 @@
+//! How far a phase is: a bar on a terminal, a line elsewhere.
+
+use std::time::{Duration, Instant};
+
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+
+/// How often a bar is drawn.
+pub(super) const DRAW_PERIOD: Duration = Duration::from_millis(50);
+
+const BAR: &str = "{prefix:<8} [{wide_bar:.cyan/blue}] {human_pos:>11} / {human_len}";
+
+/// One phase under way.
+pub(super) struct Phase {
+    bar: ProgressBar,
+    name: &'static str,
+    fibers: u64,
+    begun: Instant,
+}
+
+impl Phase {
+    pub(super) fn begin(name: &'static str, fibers: u64) -> Self {
+        let bar = ProgressBar::new(fibers).with_prefix(name);
+        bar.set_style(ProgressStyle::with_template(BAR).expect("the template is a valid one").progress_chars("=> "));
+        bar.set_position(0);
+        Self { bar, name, fibers, begun: Instant::now() }
+    }
+
+    pub(super) fn show(&self, done: usize) {
+        self.bar.set_position(done as u64);
+    }
+
+    /// Ends the phase; how long it took.
+    pub(super) fn end(self) -> Duration {
+        let took = self.begun.elapsed();
+        if self.bar.is_hidden() {
+            eprintln!("{:<8} {} fibers in {:.3} s", self.name, HumanCount(self.fibers), took.as_secs_f64());
+        } else {
+            self.bar.finish();
+        }
+        took
+    }
+}

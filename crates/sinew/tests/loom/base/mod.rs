@@ -1,0 +1,9 @@
+pub mod atomic;
+#[path = "../../../src/base/deque.rs"]
+pub mod deque;
+#[path = "../../../src/base/inbox.rs"]
+pub mod inbox;
+#[path = "../../../src/base/list.rs"]
+pub mod list;
+
+mod model;

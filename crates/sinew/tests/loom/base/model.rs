@@ -1,0 +1,178 @@
+use std::ptr;
+use std::sync::Arc;
+
+use super::atomic::AtomicPtr;
+use super::deque::{Deque, Stolen};
+use super::inbox::{Inbox, Pushed};
+use super::list::{Linked, List};
+use crate::{check, check_notices};
+
+#[derive(Debug)]
+struct Node {
+    link: AtomicPtr<Node>,
+    /// Plain memory: loom reports an access that is not ordered after the pusher's write.
+    value: loom::cell::UnsafeCell<u32>,
+}
+
+// SAFETY: the link is a plain field that only lists use.
+unsafe impl Linked for Node {
+    fn link(&self) -> &AtomicPtr<Self> {
+        &self.link
+    }
+}
+
+fn node(value: u32) -> *mut Node {
+    let node = Node { link: AtomicPtr::new(ptr::null_mut()), value: loom::cell::UnsafeCell::new(0) };
+    // SAFETY: not shared yet.
+    node.value.with_mut(|place| unsafe { *place = value });
+    Box::into_raw(Box::new(node))
+}
+
+/// Reads and frees a node that its taker owns.
+fn open(node: *mut Node) -> u32 {
+    // SAFETY: `node` made the box, and the structure under test says that it is ours alone.
+    let node = unsafe { Box::from_raw(node) };
+    // SAFETY: as above; loom checks it.
+    node.value.with(|place| unsafe { *place })
+}
+
+struct Shared<T>(T);
+// SAFETY: what the structures under test promise; loom checks the memory behind it.
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<T> {}
+
+#[test]
+fn an_inbox_loses_nothing_keeps_order_and_tells_the_first_pusher() {
+    check(3, || {
+        let inbox = Arc::new(Shared(Inbox::<Node>::new()));
+        let pushers: Vec<_> = [[1, 2], [3, 4]]
+            .into_iter()
+            .map(|values| {
+                let inbox = inbox.clone();
+                // SAFETY: fresh nodes, pushed once.
+                loom::thread::spawn(move || values.map(|v| unsafe { inbox.0.push(node(v)) }))
+            })
+            .collect();
+        let (list, mut seen, mut batches) = (List::new(), Vec::new(), 0);
+        let mut drain = |inbox: &Inbox<Node>| {
+            inbox.take(&list);
+            batches += usize::from(!list.is_empty());
+            while !list.is_empty() {
+                seen.push(open(list.pop()));
+            }
+        };
+        drain(&inbox.0);
+        drain(&inbox.0);
+        let told: Vec<Pushed> = pushers.into_iter().flat_map(|p| p.join().unwrap()).collect();
+        drain(&inbox.0);
+        for pair in [[1, 2], [3, 4]] {
+            let places = pair.map(|v| seen.iter().position(|&s| s == v).expect("a node was lost"));
+            assert!(places[0] < places[1], "{seen:?}");
+        }
+        assert_eq!(seen.len(), 4);
+        assert_eq!(told.iter().filter(|&t| *t == Pushed::First).count(), batches, "one first push per batch");
+    });
+}
+
+fn deque_model() {
+    let deque = Arc::new(Shared(Deque::<Node, 2>::new()));
+    let thieves: Vec<_> = (0..2)
+        .map(|_| {
+            let deque = deque.clone();
+            loom::thread::spawn(move || match deque.0.steal() {
+                Stolen::Item(node) => Some(open(node)),
+                Stolen::Empty | Stolen::Retry => None,
+            })
+        })
+        .collect();
+    let mut seen = Vec::new();
+    assert!(deque.0.push(node(1)));
+    assert!(deque.0.push(node(2)));
+    for next in [3, 4] {
+        let newest = deque.0.pop();
+        if !newest.is_null() {
+            seen.push(open(newest));
+        }
+        let item = node(next);
+        if !deque.0.push(item) {
+            seen.push(open(item));
+        }
+    }
+    seen.extend(thieves.into_iter().filter_map(|t| t.join().unwrap()));
+    loop {
+        let left = deque.0.pop();
+        if left.is_null() {
+            break;
+        }
+        seen.push(open(left));
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [1, 2, 3, 4], "every item is taken once");
+}
+
+#[test]
+fn a_deque_gives_every_item_to_exactly_one() {
+    check(3, deque_model);
+}
+
+/// A thief that steals twice while the owner pops once: without the fences the owner may still see the oldest place as it was before both
+/// steals, and take the newest item without asking.
+fn deque_last_item() {
+    let deque = Arc::new(Shared(Deque::<Node, 4>::new()));
+    assert!(deque.0.push(node(1)));
+    assert!(deque.0.push(node(2)));
+    let thief = {
+        let deque = deque.clone();
+        loom::thread::spawn(move || {
+            [0, 0].map(|_| match deque.0.steal() {
+                Stolen::Item(node) => node as usize,
+                Stolen::Empty | Stolen::Retry => 0,
+            })
+        })
+    };
+    let popped = deque.0.pop() as usize;
+    let mut taken: Vec<usize> = thief.join().unwrap().into_iter().chain([popped]).filter(|&p| p != 0).collect();
+    loop {
+        let left = deque.0.pop();
+        if left.is_null() {
+            break;
+        }
+        taken.push(left as usize);
+    }
+    taken.sort_unstable();
+    let before = taken.len();
+    taken.dedup();
+    assert_eq!(taken.len(), before, "an item was taken twice");
+    assert_eq!(taken.len(), 2, "an item was lost");
+    taken.into_iter().for_each(|p| drop(open(p as *mut Node)));
+}
+
+#[test]
+fn the_last_item_of_a_deque_goes_to_one_taker() {
+    check(3, deque_last_item);
+}
+
+#[test]
+fn the_deque_needs_its_fences() {
+    check_notices("no fence", 3, deque_last_item);
+}
+
+#[test]
+fn a_deque_emptied_by_a_thief_is_empty_for_its_owner() {
+    check(3, || {
+        let deque = Arc::new(Shared(Deque::<Node, 2>::new()));
+        assert!(deque.0.push(node(7)));
+        let thief = {
+            let deque = deque.clone();
+            loom::thread::spawn(move || match deque.0.steal() {
+                Stolen::Item(node) => open(node),
+                other => panic!("{other:?} with one item and one thief"),
+            })
+        };
+        assert_eq!(thief.join().unwrap(), 7);
+        assert!(deque.0.pop().is_null());
+        assert_eq!(deque.0.len(), 0);
+        assert!(matches!(deque.0.steal(), Stolen::Empty));
+    });
+}

@@ -1,0 +1,279 @@
+use std::sync::Arc;
+
+use loom::cell::UnsafeCell;
+
+use super::join::{Detach, Finish, Join};
+use super::state::{BeginPark, Cause, State, Unpark};
+use super::tally::Tally;
+use crate::base::atomic::{AtomicUsize, Relaxed};
+use crate::check;
+
+/// Plain memory that one side writes and the other reads; loom reports it if nothing orders them.
+struct Cargo(UnsafeCell<u32>);
+
+impl Cargo {
+    fn new() -> Self {
+        Self(UnsafeCell::new(0))
+    }
+    fn put(&self, value: u32) {
+        // SAFETY: loom checks that nobody else is here.
+        self.0.with_mut(|place| unsafe { *place = value });
+    }
+    fn get(&self) -> u32 {
+        // SAFETY: loom checks that nobody writes.
+        self.0.with(|place| unsafe { *place })
+    }
+}
+
+// SAFETY: loom checks every access.
+unsafe impl Sync for Cargo {}
+// SAFETY: as above.
+unsafe impl Send for Cargo {}
+
+/// The queue a waker puts the fiber into: counts how often it was made ready, and carries nothing, so that the state word must.
+struct Ready(AtomicUsize);
+
+impl Ready {
+    fn wait_for_one(&self) {
+        while self.0.load(Relaxed) == 0 {
+            loom::thread::yield_now();
+        }
+        assert_eq!(self.0.load(Relaxed), 1, "made ready twice");
+        self.0.store(0, Relaxed);
+    }
+}
+
+#[test]
+fn a_wait_has_one_winner_and_the_fiber_sees_what_the_winner_did() {
+    check(3, || {
+        let fiber = Arc::new((State::new(), Ready(AtomicUsize::new(0)), Cargo::new(), Cargo::new(), Cargo::new()));
+        // What the fiber wrote before it waited, the waker sees.
+        fiber.4.put(9);
+        fiber.0.begin_wait();
+        let claimers: Vec<_> = [Cause::Woken, Cause::TimedOut]
+            .into_iter()
+            .map(|cause| {
+                let fiber = fiber.clone();
+                loom::thread::spawn(move || {
+                    let cargo = if cause == Cause::Woken { &fiber.2 } else { &fiber.3 };
+                    cargo.put(1);
+                    let won = fiber.0.claim(cause);
+                    if won {
+                        assert_eq!(fiber.4.get(), 9);
+                        fiber.1.0.fetch_add(1, Relaxed);
+                    }
+                    won
+                })
+            })
+            .collect();
+        fiber.1.wait_for_one();
+        match fiber.0.end_wait() {
+            Cause::Woken => assert_eq!(fiber.2.get(), 1),
+            Cause::TimedOut => assert_eq!(fiber.3.get(), 1),
+        }
+        let winners = claimers.into_iter().map(|c| c.join().unwrap()).filter(|&won| won).count();
+        assert_eq!(winners, 1);
+    });
+}
+
+#[test]
+fn an_unpark_is_never_lost_nor_doubled_whether_it_comes_before_at_or_after_the_park() {
+    check(3, || {
+        let fiber = Arc::new((State::new(), Ready(AtomicUsize::new(0)), Cargo::new()));
+        let waker = {
+            let fiber = fiber.clone();
+            loom::thread::spawn(move || {
+                fiber.2.put(5);
+                if fiber.0.unpark() == Unpark::MakeReady {
+                    fiber.1.0.fetch_add(1, Relaxed);
+                }
+            })
+        };
+        match fiber.0.begin_park() {
+            BeginPark::AlreadyUnparked => {}
+            BeginPark::Wait => {
+                fiber.1.wait_for_one();
+                assert_eq!(fiber.0.end_wait(), Cause::Woken);
+            }
+        }
+        assert_eq!(fiber.2.get(), 5, "the park returned without what the waker wrote");
+        waker.join().unwrap();
+        // Nothing is left over.
+        assert_eq!(fiber.1.0.load(Relaxed), 0);
+        assert_eq!(fiber.0.begin_park(), BeginPark::Wait);
+    });
+}
+
+#[test]
+fn an_unpark_against_a_timeout_is_used_once_now_or_at_the_next_park() {
+    check(3, || {
+        let fiber = Arc::new((State::new(), Ready(AtomicUsize::new(0))));
+        assert_eq!(fiber.0.begin_park(), BeginPark::Wait);
+        let waker = {
+            let fiber = fiber.clone();
+            loom::thread::spawn(move || {
+                let ready = fiber.0.unpark() == Unpark::MakeReady;
+                if ready {
+                    fiber.1.0.fetch_add(1, Relaxed);
+                }
+            })
+        };
+        let timer = {
+            let fiber = fiber.clone();
+            loom::thread::spawn(move || {
+                if fiber.0.claim(Cause::TimedOut) {
+                    fiber.1.0.fetch_add(1, Relaxed);
+                }
+            })
+        };
+        fiber.1.wait_for_one();
+        let cause = fiber.0.end_wait();
+        timer.join().unwrap();
+        waker.join().unwrap();
+        let token_left = fiber.0.begin_park() == BeginPark::AlreadyUnparked;
+        assert_eq!(token_left, cause == Cause::TimedOut, "the unpark was lost or counted twice");
+        assert_eq!(fiber.1.0.load(Relaxed), 0, "made ready twice");
+    });
+}
+
+#[test]
+fn an_unpark_leaves_other_waits_alone() {
+    check(3, || {
+        let fiber = Arc::new(State::new());
+        fiber.begin_wait();
+        let waker = {
+            let fiber = fiber.clone();
+            loom::thread::spawn(move || assert_eq!(fiber.unpark(), Unpark::TokenLeft))
+        };
+        assert!(fiber.claim(Cause::Woken), "an unpark ended a wait that was no park");
+        assert_eq!(fiber.end_wait(), Cause::Woken);
+        waker.join().unwrap();
+        assert_eq!(fiber.begin_park(), BeginPark::AlreadyUnparked);
+    });
+}
+
+#[test]
+fn a_joiner_gets_the_outcome_or_is_woken_exactly_once() {
+    check(3, || {
+        let fiber = Arc::new((Join::new(), Cargo::new(), Cargo::new()));
+        let finisher = {
+            let fiber = fiber.clone();
+            loom::thread::spawn(move || {
+                fiber.1.put(42);
+                match fiber.0.finish() {
+                    Finish::WakeWatcher => {
+                        assert_eq!(fiber.2.get(), 7, "the watcher was not published");
+                        true
+                    }
+                    Finish::Kept => false,
+                    Finish::DropOutcome => panic!("nobody detached"),
+                }
+            })
+        };
+        fiber.2.put(7);
+        let watched = fiber.0.watch();
+        if !watched {
+            assert_eq!(fiber.1.get(), 42);
+        }
+        let woken = finisher.join().unwrap();
+        assert_eq!(watched, woken);
+        assert!(fiber.0.is_done());
+        assert_eq!(fiber.1.get(), 42);
+    });
+}
+
+#[test]
+fn a_watcher_can_be_replaced_while_the_fiber_ends() {
+    check(3, || {
+        let fiber = Arc::new((Join::new(), Cargo::new(), Cargo::new()));
+        let finisher = {
+            let fiber = fiber.clone();
+            loom::thread::spawn(move || {
+                fiber.1.put(42);
+                (fiber.0.finish() == Finish::WakeWatcher).then(|| fiber.2.get())
+            })
+        };
+        fiber.2.put(1);
+        let mut expected = None;
+        if fiber.0.watch() {
+            expected = Some(1);
+            if fiber.0.unwatch() {
+                fiber.2.put(2);
+                expected = fiber.0.watch().then_some(2);
+            }
+        }
+        if expected.is_none() {
+            assert_eq!(fiber.1.get(), 42);
+        }
+        assert_eq!(finisher.join().unwrap(), expected);
+    });
+}
+
+#[test]
+fn the_outcome_of_a_detached_fiber_is_dropped_by_exactly_one_side() {
+    check(3, || {
+        let fiber = Arc::new((Join::new(), Cargo::new()));
+        let finisher = {
+            let fiber = fiber.clone();
+            loom::thread::spawn(move || {
+                fiber.1.put(42);
+                match fiber.0.finish() {
+                    Finish::DropOutcome => {
+                        fiber.1.put(0);
+                        1
+                    }
+                    Finish::Kept => 0,
+                    Finish::WakeWatcher => panic!("nobody watched"),
+                }
+            })
+        };
+        let dropped = match fiber.0.detach() {
+            Detach::Left => 0,
+            Detach::DropOutcome => {
+                fiber.1.put(0);
+                1
+            }
+        };
+        assert_eq!(dropped + finisher.join().unwrap(), 1);
+    });
+}
+
+#[test]
+fn the_last_child_of_a_scope_wakes_its_owner_once_and_nobody_touches_the_tally_after() {
+    check(3, || {
+        // The tally is plain memory that the owner frees when it leaves; children reach it by address only.
+        let cargo: Arc<[Cargo; 2]> = Arc::new([Cargo::new(), Cargo::new()]);
+        let alive = Arc::new(Cargo::new());
+        let tally = Arc::new(Tally::new(std::ptr::null()));
+        let ready = Arc::new(Ready(AtomicUsize::new(0)));
+        let owner = Arc::new(State::new());
+        tally.enter();
+        tally.enter();
+        let children: Vec<_> = (0..2)
+            .map(|i| {
+                let (tally, ready, cargo, owner, alive) = (tally.clone(), ready.clone(), cargo.clone(), owner.clone(), alive.clone());
+                loom::thread::spawn(move || {
+                    cargo[i].put(1);
+                    // A read that the owner's write below must come after.
+                    alive.get();
+                    if tally.leave() {
+                        assert!(owner.claim(Cause::Woken), "two children woke the owner");
+                        ready.0.fetch_add(1, Relaxed);
+                    }
+                })
+            })
+            .collect();
+        owner.begin_wait();
+        if tally.begin_wait() {
+            ready.wait_for_one();
+            owner.end_wait();
+        } else {
+            assert!(owner.claim(Cause::Woken), "woken although it did not wait");
+            owner.end_wait();
+        }
+        alive.put(1);
+        assert!(cargo.iter().all(|c| c.get() == 1), "the scope ended before its children");
+        children.into_iter().for_each(|c| c.join().unwrap());
+        assert_eq!(ready.0.load(Relaxed), 0);
+    });
+}

@@ -1,0 +1,6 @@
+#[path = "../../../src/sched/idle.rs"]
+pub mod idle;
+#[path = "../../../src/sched/slot.rs"]
+pub mod slot;
+
+mod model;

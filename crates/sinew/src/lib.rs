@@ -11,9 +11,10 @@ mod sched;
 pub use fiber::Id;
 pub use fiber::task::NeverRan;
 pub use rt::fiber::Fiber;
+pub use rt::metrics::{Metrics, WorkerMetrics, metrics};
 pub use rt::runtime::{Runtime, RuntimeBuilder};
 pub use rt::scope::{Scope, ScopedJoinHandle, scope};
-pub use rt::spawn::{Builder, JoinHandle, run, spawn};
+pub use rt::spawn::{Builder, JoinHandle, run, spawn, spawn_batch};
 pub use rt::wait::{current, park, park_timeout, sleep, sleep_until, yield_now};
 
 /// Doors for this project's own tests and benchmarks. No promise is made about anything in here.

@@ -78,6 +78,11 @@ impl Flock {
         }
     }
 
+    /// Fibers that it is to have.
+    pub(super) fn fibers(&self) -> usize {
+        self.stamps.len()
+    }
+
     /// Fibers that have carried the current order out.
     pub(super) fn done(&self) -> usize {
         self.done.load(Relaxed)
@@ -96,7 +101,7 @@ impl Flock {
     /// Makes all fibers, and returns when all wait. By the shepherd.
     pub(super) fn spawn(&'static self, handles: &mut Vec<JoinHandle<()>>) -> io::Result<()> {
         self.shepherd.get_or_init(sinew::current);
-        let fibers = self.stamps.len();
+        let fibers = self.fibers();
         let mut failed = Ok(());
         while handles.len() < fibers && failed.is_ok() {
             for index in handles.len()..fibers.min(handles.len() + SPAWN_BATCH) {

@@ -3,5 +3,7 @@
 //! The model tests (`tests/loom`) compile the very same protocol files with another module in this place, which gives them loom's types;
 //! so a file is checked as it stands, without a cargo feature or a `--cfg`.
 
+pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
+pub(crate) use std::thread_local;

@@ -88,6 +88,14 @@ impl<T, const N: usize> Deque<T, N> {
         item
     }
 
+    /// Takes the newest item if it is `wanted`. Owner only.
+    #[must_use]
+    pub(crate) fn pop_if_newest(&self, wanted: *mut T) -> bool {
+        let newest = self.newest.load(Relaxed);
+        // A thief may have it already: then the slot still tells its name, and `pop` that it is gone.
+        self.slots[newest.wrapping_sub(1) % N].load(Relaxed) == wanted && self.pop() == wanted
+    }
+
     /// Takes the oldest item. Any thread, the owner too.
     pub(crate) fn steal(&self) -> Stolen<T> {
         // Acquire: orders this look before the one at `newest` in the owner's eyes.

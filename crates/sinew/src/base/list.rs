@@ -22,16 +22,21 @@ pub(crate) unsafe trait Linked: Sized {
 pub(crate) struct List<T: Linked> {
     head: Cell<*mut T>,
     tail: Cell<*mut T>,
+    len: Cell<usize>,
 }
 
 impl<T: Linked> List<T> {
     pub(crate) const fn new() -> Self {
-        Self { head: Cell::new(ptr::null_mut()), tail: Cell::new(ptr::null_mut()) }
+        Self { head: Cell::new(ptr::null_mut()), tail: Cell::new(ptr::null_mut()), len: Cell::new(0) }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.head.get().is_null()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len.get()
     }
 
     /// The oldest node, which stays in the list; null if there is none.
@@ -47,6 +52,7 @@ impl<T: Linked> List<T> {
     #[inline]
     pub(crate) unsafe fn push(&self, node: *mut T) {
         let tail = self.tail.replace(node);
+        self.len.set(self.len.get() + 1);
         // SAFETY: I1 - both are valid nodes that this list owns.
         unsafe {
             (*node).link().store(ptr::null_mut(), Relaxed);
@@ -66,10 +72,27 @@ impl<T: Linked> List<T> {
             // SAFETY: I1 - a node in the list is valid.
             let next = unsafe { (*node).link().load(Relaxed) };
             self.head.set(next);
+            self.len.set(self.len.get() - 1);
             if next.is_null() {
                 self.tail.set(ptr::null_mut());
             }
         }
         node
+    }
+
+    /// Moves all of `other` behind what is here, in order.
+    pub(crate) fn append(&self, other: &List<T>) {
+        let (head, tail) = (other.head.replace(ptr::null_mut()), other.tail.replace(ptr::null_mut()));
+        if head.is_null() {
+            return;
+        }
+        self.len.set(self.len.get() + other.len.replace(0));
+        let before = self.tail.replace(tail);
+        if before.is_null() {
+            self.head.set(head);
+        } else {
+            // SAFETY: I1 - `before` is the valid tail of this list.
+            unsafe { (*before).link().store(head, Relaxed) };
+        }
     }
 }

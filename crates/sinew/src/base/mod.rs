@@ -2,8 +2,10 @@
 
 pub(crate) mod atomic;
 pub(crate) mod deque;
+pub(crate) mod histogram;
 pub(crate) mod inbox;
 pub(crate) mod list;
+pub(crate) mod mask;
 pub(crate) mod wheel;
 
 #[cfg(test)]

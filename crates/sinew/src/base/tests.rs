@@ -1,7 +1,8 @@
-//! Tests of `list`; they stand apart because the models include that file as it is.
+//! Tests of `list` and `mask`; they stand apart because the models include those files as they are.
 
 use super::atomic::AtomicPtr;
 use super::list::{Linked, List};
+use super::mask::{Mask, Set};
 
 struct Node(AtomicPtr<Node>, u32);
 // SAFETY: the link is a plain field that only lists use.
@@ -35,4 +36,56 @@ fn nodes_leave_in_the_order_they_came() {
     fill(&list, 7..8);
     assert_eq!(drain(&list), [7]);
     assert!(list.is_empty());
+}
+
+#[test]
+fn append_keeps_order_and_empties_the_other() {
+    for (here, there) in [(0..0, 0..2), (0..2, 2..2), (0..2, 2..5)] {
+        let (a, b) = (List::new(), List::new());
+        let all: Vec<u32> = here.clone().chain(there.clone()).collect();
+        fill(&a, here);
+        fill(&b, there);
+        a.append(&b);
+        assert!(b.is_empty() && b.len() == 0);
+        assert_eq!(a.len(), all.len());
+        assert_eq!(drain(&a), all);
+    }
+}
+
+/// Group sizes at which arithmetic goes wrong if it ever does.
+const SIZES: [usize; 7] = [1, 2, 31, 32, 33, 63, 64];
+
+#[test]
+fn a_set_holds_every_worker_of_every_group_size() {
+    for size in SIZES {
+        let full = (0..size).fold(Set::EMPTY, Set::with);
+        assert_eq!(full.len(), size);
+        assert!(full.iter().eq(0..size), "{full:?}");
+        for worker in 0..size {
+            let without = full.without(worker);
+            assert!(!without.contains(worker) && without.len() == size - 1);
+            assert!(without.iter().eq((0..size).filter(|&w| w != worker)));
+            assert_eq!(without.with(worker), full);
+            assert_eq!(Set::of(worker).iter().collect::<Vec<_>>(), [worker]);
+        }
+    }
+}
+
+#[test]
+fn a_mask_gives_each_worker_to_one_remover_and_keeps_its_limit() {
+    for size in SIZES {
+        let mask = Mask::new();
+        for worker in 0..size {
+            assert!(mask.insert_below(worker, size));
+        }
+        assert!(!mask.insert_below(0, size), "{size} workers were in already");
+        let removed: usize = std::thread::scope(|s| {
+            let removers: Vec<_> = (0..4).map(|_| s.spawn(|| (0..size).filter(|&w| mask.remove(w)).count())).collect();
+            removers.into_iter().map(|r| r.join().unwrap()).sum()
+        });
+        assert_eq!(removed, size);
+        assert!(mask.get().is_empty());
+        mask.insert(size - 1);
+        assert_eq!(mask.get(), Set::of(size - 1));
+    }
 }

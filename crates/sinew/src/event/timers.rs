@@ -52,6 +52,7 @@ impl Timers {
             // wait is the one to queue it (`state.rs`, I2).
             unsafe {
                 if let Some(claimed) = (*control).claim(Cause::TimedOut) {
+                    (*control).note_ready();
                     ready.push(claimed.control.cast_mut());
                 }
             }

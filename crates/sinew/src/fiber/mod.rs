@@ -25,13 +25,14 @@ pub(crate) mod task;
 
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::panic::Location;
 use std::ptr;
-use std::task::Waker;
+use std::task::{RawWakerVTable, Waker};
 
 use crate::base::atomic::{AcqRel, AtomicPtr, AtomicU32, Relaxed};
 use crate::base::list::Linked;
+use crate::os::clock;
 use join::Join;
 use stack::{Class, Stack};
 use state::{Cause, State, Unpark};
@@ -39,6 +40,9 @@ use tally::Tally;
 
 /// Bytes of a closure or an outcome that fit into the control block.
 pub(crate) const INLINE_BYTES: usize = 64;
+
+/// One wake in so many of each fiber is timed: a clock read costs more than a yield.
+const SAMPLE_EVERY: u8 = 64;
 
 /// Names a fiber among all that live, and among the last four billion that had its place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,6 +72,9 @@ pub(crate) enum Watcher {
     Task(Waker),
 }
 
+/// A watcher in two words: without a table it is a waiter.
+type PackedWatcher = (*const (), Option<&'static RawWakerVTable>);
+
 /// A fiber, or a plain thread that waits as fibers do.
 #[repr(C, align(64))]
 pub(crate) struct Control {
@@ -87,12 +94,16 @@ pub(crate) struct Control {
     class: Cell<Class>,
     kind: Cell<Kind>,
     verdict: Cell<Verdict>,
+    /// Wakes until one is timed; 0 while one is.
+    sample: Cell<u8>,
 
     task: Cell<Option<&'static task::Table>>,
     site: Cell<Option<&'static Location<'static>>>,
     tally: Cell<*const Tally>,
     name: UnsafeCell<Option<Box<str>>>,
-    watcher: UnsafeCell<Option<Watcher>>,
+    watcher: Cell<PackedWatcher>,
+    /// When it became ready; of a timed wake only.
+    ready_ns: Cell<u64>,
 
     slot: Slot,
 }
@@ -157,11 +168,13 @@ impl Control {
             class: Cell::new(Class::for_bytes(stack::DEFAULT_BYTES).expect("the default size is a valid one")),
             kind: Cell::new(Kind::Fiber),
             verdict: Cell::new(Verdict::Run),
+            sample: Cell::new(SAMPLE_EVERY),
             task: Cell::new(None),
             site: Cell::new(None),
             tally: Cell::new(ptr::null()),
             name: UnsafeCell::new(None),
-            watcher: UnsafeCell::new(None),
+            watcher: Cell::new((ptr::null(), None)),
+            ready_ns: Cell::new(0),
             slot: Slot(UnsafeCell::new(MaybeUninit::uninit())),
         }
     }
@@ -189,6 +202,8 @@ impl Control {
         self.tally.set(ptr::null());
         self.site.set(Some(site));
         self.deepest.set(usize::MAX);
+        // Spread over fibers that live for one wake only: every place gets its turn as it is used again.
+        self.sample.set((self.index.wrapping_add(self.version.get()) % u32::from(SAMPLE_EVERY)) as u8 + 1);
         // SAFETY: the block is the caller's alone.
         unsafe { *self.name.get() = name };
     }
@@ -325,6 +340,26 @@ impl Control {
         }
     }
 
+    /// Notes that it becomes ready. By whoever makes it so.
+    #[inline]
+    pub(crate) fn note_ready(&self) {
+        let left = self.sample.get().wrapping_sub(1);
+        self.sample.set(left);
+        if left == 0 {
+            self.ready_ns.set(clock::now_ns());
+        }
+    }
+
+    /// Nanoseconds since it became ready, if this wake is timed. By its worker, as it runs it.
+    #[inline]
+    pub(crate) fn take_ready_time(&self) -> Option<u64> {
+        if self.sample.get() != 0 {
+            return None;
+        }
+        self.sample.set(SAMPLE_EVERY);
+        Some(clock::now_ns().saturating_sub(self.ready_ns.get()))
+    }
+
     pub(crate) fn tally(&self) -> Option<&Tally> {
         // SAFETY: a scope outlives its fibers (`rt::scope`), so a tally that was set is alive until the fiber left it.
         unsafe { self.tally.get().as_ref() }
@@ -334,14 +369,30 @@ impl Control {
         self.tally.set(tally);
     }
 
-    /// Who is told at the end.
+    /// Sets who is told at the end.
     ///
     /// # Safety
-    /// The caller owns the field at this moment (`join.rs`, I1).
-    #[allow(clippy::mut_from_ref)]
-    pub(crate) unsafe fn watcher(&self) -> &mut Option<Watcher> {
-        // SAFETY: the caller's promise.
-        unsafe { &mut *self.watcher.get() }
+    /// The caller owns the field at this moment (`join.rs`, I1), and no watcher is in it.
+    pub(crate) unsafe fn put_watcher(&self, watcher: Watcher) {
+        self.watcher.set(match watcher {
+            Watcher::Waiter(control) => (control.cast(), None),
+            Watcher::Task(waker) => {
+                let waker = ManuallyDrop::new(waker);
+                (waker.data(), Some(waker.vtable()))
+            }
+        });
+    }
+
+    /// Takes out who is told at the end.
+    ///
+    /// # Safety
+    /// The caller owns the field at this moment (`join.rs`, I1), and a watcher is in it.
+    pub(crate) unsafe fn take_watcher(&self) -> Watcher {
+        match self.watcher.get() {
+            (control, None) => Watcher::Waiter(control.cast()),
+            // SAFETY: `put_watcher` took these parts from a waker, and each watcher is taken once.
+            (data, Some(vtable)) => Watcher::Task(unsafe { Waker::new(data, vtable) }),
+        }
     }
 
     fn slot(&self) -> *mut u8 {

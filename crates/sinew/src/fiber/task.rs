@@ -159,7 +159,7 @@ unsafe fn finish<T>(control: &Control, outcome: Outcome<T>) -> Ended {
     match control.join.finish() {
         Finish::Kept => Ended { watcher: None, lost_panic: false },
         // SAFETY: `finish` made the watcher field ours.
-        Finish::WakeWatcher => Ended { watcher: unsafe { control.watcher() }.take(), lost_panic: false },
+        Finish::WakeWatcher => Ended { watcher: Some(unsafe { control.take_watcher() }), lost_panic: false },
         Finish::DropOutcome => {
             // SAFETY: `finish` said that nobody will take it; it was put there a moment ago.
             drop_quietly(unsafe { control.take_outcome::<T>() });

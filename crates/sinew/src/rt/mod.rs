@@ -1,6 +1,7 @@
 //! The only door between user code and the scheduler.
 
 pub(crate) mod fiber;
+pub(crate) mod metrics;
 pub(crate) mod overflow;
 pub(crate) mod runtime;
 pub(crate) mod scope;

@@ -7,12 +7,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use super::metrics::{self, Metrics};
 use super::overflow;
 use super::spawn::{Builder, JoinHandle, run_in};
+use crate::base::mask::WORKERS_MAX;
 use crate::fiber::stack::{self, Class};
 use crate::os::{cpu, fault};
 use crate::sched::group::Group;
-use crate::sched::idle::WORKERS_MAX;
 use crate::sched::worker::{Worker, here};
 
 /// Workers of a runtime that asks for no number, at least: so that one fiber in a long computation does not stop all others.
@@ -61,6 +62,11 @@ impl Runtime {
         T: Send,
     {
         run_in(&self.group, Location::caller(), f)
+    }
+
+    /// What this runtime has counted.
+    pub fn metrics(&self) -> Metrics {
+        Metrics::of(&self.group)
     }
 
     /// Starts a fiber of this runtime, as [`spawn`](crate::spawn()).
@@ -131,8 +137,13 @@ impl RuntimeBuilder {
     pub fn build(self) -> io::Result<Runtime> {
         let workers = self.worker_count()?;
         let class = self.stack_class()?;
+        let trace = metrics::trace_period()?;
         fault::install(overflow::describe);
-        start(Arc::new(Group::new(workers, class)))
+        let runtime = start(Arc::new(Group::new(workers, class, cpu::usable() > 1)))?;
+        if let Some(period) = trace {
+            metrics::start_trace(&runtime.group, period)?;
+        }
+        Ok(runtime)
     }
 
     fn worker_count(&self) -> io::Result<usize> {
@@ -164,7 +175,7 @@ fn invalid(text: String) -> io::Error {
 }
 
 /// The value of an environment variable; an error that names it, the value and what is allowed if it cannot be read.
-fn environment<V>(name: &str, allowed: &str, parse: impl FnOnce(&str) -> Option<V>) -> io::Result<Option<V>> {
+pub(crate) fn environment<V>(name: &str, allowed: &str, parse: impl FnOnce(&str) -> Option<V>) -> io::Result<Option<V>> {
     let Some(value) = std::env::var_os(name) else { return Ok(None) };
     match value.to_str().and_then(|text| parse(text.trim())) {
         Some(parsed) => Ok(Some(parsed)),
@@ -232,10 +243,15 @@ pub(crate) fn current_group() -> io::Result<Arc<Group>> {
     if let Some(worker) = here() {
         return Ok(worker.group().clone());
     }
-    if let Some(runtime) = DEFAULT.get() {
-        return Ok(runtime.group.clone());
+    if let Some(group) = default_group() {
+        return Ok(group);
     }
     let runtime = Runtime::builder().build()?;
     // Of two first callers one starts a runtime in vain; it has no fibers, so it ends at once.
     Ok(DEFAULT.get_or_init(|| runtime).group.clone())
+}
+
+/// The default runtime's group, if it has started.
+pub(crate) fn default_group() -> Option<Arc<Group>> {
+    DEFAULT.get().map(|runtime| runtime.group.clone())
 }

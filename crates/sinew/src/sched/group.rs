@@ -11,9 +11,12 @@
 //! I2. `closed` is set under the queue's lock by the last worker to leave, when the queue is empty; after it every push fails. So a
 //!     queued fiber always has a worker to run or refuse it.
 
+use crate::base::atomic::{Acquire, AtomicU64, AtomicUsize, Relaxed, Release};
 use crate::base::deque::{Deque, Stolen};
+use crate::base::histogram::Histogram;
 use crate::base::inbox::{Inbox, Pushed};
 use crate::base::list::List;
+use crate::base::mask::Set;
 use crate::fiber::Control;
 use crate::fiber::stack::{Class, NoStack};
 use crate::fiber::task::NeverRan;
@@ -21,8 +24,6 @@ use crate::os::futex;
 use crate::os::lock::Lock;
 use crate::sched::idle::Idle;
 use crate::sched::slot::Slot;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Unstarted children a worker keeps before the group's queue takes the rest. As tokio's and Go's local queues.
 const CHILDREN_MAX: usize = 256;
@@ -35,21 +36,52 @@ pub(crate) struct Seat {
     pub(crate) slot: Slot,
     /// Unstarted fibers that this worker's fibers spawned.
     pub(crate) children: Deque<Control, CHILDREN_MAX>,
-    /// Started fibers of this worker that have not ended. Written by it alone.
+    pub(crate) counters: Counters,
+}
+
+/// What a worker counts. Written by it alone, so a plain load and store will do; read by anybody.
+pub(crate) struct Counters {
+    /// Started fibers that have not ended.
     pub(crate) settled: AtomicUsize,
-    /// Waits begun while their thread was unwinding. Written by this worker alone.
-    pub(crate) unwinding_waits: AtomicUsize,
+    /// Ready fibers, at the last look.
+    pub(crate) ready: AtomicUsize,
+    pub(crate) spawned: AtomicU64,
+    pub(crate) ended: AtomicU64,
+    pub(crate) switches: AtomicU64,
+    pub(crate) sleeps: AtomicU64,
+    pub(crate) steals: AtomicU64,
+    /// Waits begun while their thread was unwinding.
+    pub(crate) unwinding_waits: AtomicU64,
+    /// From ready to running, one wake in 64 of each fiber.
+    pub(crate) latency: Histogram,
+}
+
+/// Adds to a counter that the caller alone writes.
+#[inline]
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Relaxed) + n, Relaxed);
+}
+
+impl Counters {
+    fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            settled: AtomicUsize::new(0),
+            ready: AtomicUsize::new(0),
+            spawned: zero(),
+            ended: zero(),
+            switches: zero(),
+            sleeps: zero(),
+            steals: zero(),
+            unwinding_waits: zero(),
+            latency: Histogram::new(),
+        }
+    }
 }
 
 impl Seat {
     fn new() -> Self {
-        Self {
-            inbox: Inbox::new(),
-            slot: Slot::new(),
-            children: Deque::new(),
-            settled: AtomicUsize::new(0),
-            unwinding_waits: AtomicUsize::new(0),
-        }
+        Self { inbox: Inbox::new(), slot: Slot::new(), children: Deque::new(), counters: Counters::new() }
     }
 
     /// Leaves a ready settled fiber for this worker, and wakes it if it sleeps.
@@ -68,6 +100,11 @@ impl Seat {
         if self.slot.notify() {
             futex::wake_one(self.slot.word());
         }
+    }
+
+    /// Started fibers of this worker: what placement weighs.
+    pub(crate) fn settled(&self) -> usize {
+        self.counters.settled.load(Relaxed)
     }
 
     #[inline]
@@ -105,6 +142,14 @@ pub(crate) struct Group {
     pub(crate) idle: Idle,
     /// The stack of a fiber that asks for none.
     pub(crate) default_class: Class,
+    /// Whether idle workers poll before they sleep.
+    pub(crate) spins: bool,
+    pub(crate) spinner_wakes: AtomicU64,
+    pub(crate) sleeper_wakes: AtomicU64,
+    /// Fibers spawned by threads that are no workers.
+    pub(crate) spawned_outside: AtomicU64,
+    /// Children that found their worker's deque full.
+    pub(crate) overflowed: AtomicU64,
     queue: Lock<Queue>,
     queued: AtomicUsize,
     starved: Lock<Starved>,
@@ -115,11 +160,16 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub(crate) fn new(workers: usize, default_class: Class) -> Self {
+    pub(crate) fn new(workers: usize, default_class: Class, spins: bool) -> Self {
         Self {
             seats: (0..workers).map(|_| Seat::new()).collect(),
             idle: Idle::new(),
             default_class,
+            spins,
+            spinner_wakes: AtomicU64::new(0),
+            sleeper_wakes: AtomicU64::new(0),
+            spawned_outside: AtomicU64::new(0),
+            overflowed: AtomicU64::new(0),
             queue: Lock::new(Queue { list: List::new(), live_workers: workers, closed: false }),
             queued: AtomicUsize::new(0),
             starved: Lock::new(Starved { list: List::new(), why: None }),
@@ -135,25 +185,58 @@ impl Group {
     /// The fiber is unstarted and the caller's alone.
     #[must_use]
     pub(crate) unsafe fn push(&self, control: *const Control) -> bool {
+        let one = List::new();
+        // SAFETY: the caller's promise.
+        unsafe { one.push(control.cast_mut()) };
+        self.push_all(&one)
+    }
+
+    /// Queues unstarted fibers, in order, by one claim of the queue, and wakes workers for them by one call; `false`, with `fibers` as it was,
+    /// if no worker is left (I2).
+    #[must_use]
+    pub(crate) fn push_all(&self, fibers: &List<Control>) -> bool {
+        let count = fibers.len();
         {
             let queue = self.queue.lock();
             if queue.closed {
                 return false;
             }
-            // SAFETY: the caller's promise.
-            unsafe { queue.list.push(control.cast_mut()) };
-            self.queued.fetch_add(1, Relaxed);
+            queue.list.append(fibers);
+            self.queued.fetch_add(count, Relaxed);
         }
-        self.announce();
+        self.announce(count);
         true
     }
 
-    /// Wakes a sleeper, if there is one, for work that was just put where all may take it (I1).
+    /// Wakes as many idle workers as there are items just put where all may take them (I1): spinners first, then the lightest sleepers.
     #[inline]
-    pub(crate) fn announce(&self) {
-        if let Some(worker) = self.idle.claim() {
-            self.seats[worker].wake();
+    pub(crate) fn announce(&self, items: usize) {
+        let claimed = self.idle.claim(items, |worker| self.seats[worker].settled());
+        if claimed.spinners != 0 {
+            self.spinner_wakes.fetch_add(claimed.spinners as u64, Relaxed);
         }
+        if !claimed.sleepers.is_empty() {
+            self.wake_sleepers(claimed.sleepers);
+        }
+    }
+
+    #[cold]
+    fn wake_sleepers(&self, sleepers: Set) {
+        self.sleeper_wakes.fetch_add(sleepers.len() as u64, Relaxed);
+        sleepers.iter().for_each(|worker| self.seats[worker].wake());
+    }
+
+    /// Sees to it that a lighter worker than `me`, which is idle, comes for the group's work; `false` if there is none.
+    #[must_use]
+    pub(crate) fn call_lighter(&self, me: usize) -> bool {
+        let mine = self.seats[me].settled();
+        let lighter = |worker: usize| self.seats[worker].settled() < mine;
+        if !self.idle.spinning().iter().any(lighter) && !self.idle.sleeping().iter().any(lighter) {
+            return false;
+        }
+        let claimed = self.idle.claim(1, |worker| self.seats[worker].settled());
+        self.wake_sleepers(claimed.sleepers);
+        claimed.spinners + claimed.sleepers.len() != 0
     }
 
     /// Takes the oldest of the group's queue; null if there is none.
@@ -188,6 +271,11 @@ impl Group {
     /// Whether there is work that any worker may take. A relaxed look: the fences of `idle` make it enough.
     pub(crate) fn has_work(&self) -> bool {
         self.queued.load(Relaxed) != 0 || self.seats.iter().any(|seat| seat.children.len() != 0)
+    }
+
+    /// Fibers in the group's queue.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued.load(Relaxed)
     }
 
     /// Puts an unstarted fiber aside for which there is no stack.
@@ -236,7 +324,7 @@ impl Group {
 
     /// Started fibers that have not ended.
     pub(crate) fn settled(&self) -> usize {
-        self.seats.iter().map(|seat| seat.settled.load(Relaxed)).sum()
+        self.seats.iter().map(Seat::settled).sum()
     }
 
     /// Whether new fibers are refused and unstarted ones dropped.

@@ -1,49 +1,132 @@
-//! Which workers of a group sleep, and whom new group work wakes.
+//! Which workers of a group spin, which sleep, and whom new work wakes.
+//!
+//! flare's algorithm. Work that any worker may take wakes a spinner by clearing its bit, which costs no system call; only if nobody spins a
+//! sleeper is woken. At most two workers spin (law S2): one takes the work, the other is there for the next. A spinner that has found work leaves word
+//! for the other one, which then wakes a sleeper to spin in its place.
+//!
+//! Rejected: a counter of sleepers under a lock (each push takes it); waking all (thundering herd); no spinning (a futex wake costs
+//! microseconds on both sides, and short tasks arrive in trains).
+//!
+//! # Picture
+//! ```text
+//!                 begin_spin                       Slot::lie_down, enter_sleep, look
+//!   at work ---------------------> spinning -----------------------------------------> asleep
+//!      ^                              |  bit cleared: claimed                             |  bit cleared: claimed, slot woken
+//!      +------------------------------+--------------------------------------------------+
+//! ```
+//!
+//! # Invariants
+//! I1. (S2) At most [`SPINNERS_MAX`] bits are set in `spinning`.
+//! I2. A worker's bit is cleared by one: by a pusher, which has claimed it, or by itself.
+//! I3. A worker is in `sleeping` only after its slot says ASLEEP, so that whoever claims it can notify it. (The other way round a claim
+//!     between the two would leave it asleep with no bit, and no later push would find it: loom found that.)
+//! I4. A worker that finds its bit claimed looks at the group's queues after that, before it sleeps; and one that leaves here with
+//!     work of its own, or one of several items, wakes another if it still sees group work (law S1, `Worker::run`).
 //!
 //! # Memory order
-//! Pusher: puts work into a queue that all may take from, `fence(SeqCst)`, reads the mask. Sleeper: sets its bit, `fence(SeqCst)`
-//! (in `Slot::lie_down`, which comes after), looks at those queues. Either the sleeper sees the work or the pusher sees the bit.
-//! Clearing a bit claims that worker: of two pushers one gets it, and the other looks for the next.
+//! Pusher: puts work into a queue, `fence(SeqCst)`, reads the masks. Sleeper: sets its bit, `fence(SeqCst)`, looks at the
+//! queues. Either the sleeper sees the work or the pusher sees the bit: store-then-load on both sides, which needs the fence on both
+//! (flare has relaxed operations here, and bthread lost wake-ups by it).
+//! A spinner needs no fence of its own: it sleeps after it spins, and the sleep has one. If a pusher counted on its bit, the
+//! removal of the bit (AcqRel both) tells it of the work.
 
-use crate::base::atomic::{AtomicU64, Relaxed, SeqCst, fence};
+use crate::base::atomic::{AtomicU32, Relaxed, SeqCst, fence};
+use crate::base::mask::{Mask, Set};
 
-/// Most workers of one group: the bits of the mask.
-pub(crate) const WORKERS_MAX: usize = 64;
+/// Workers of a group that poll at the same time. flare's number: one to take the next item, one to be there after it.
+pub(crate) const SPINNERS_MAX: usize = 2;
 
-/// The set of sleeping workers.
+/// Who spins and who sleeps.
 pub(crate) struct Idle {
-    sleeping: AtomicU64,
+    spinning: Mask,
+    sleeping: Mask,
+    /// A spinner found work and left: the other one is to wake a sleeper in its place.
+    pending: AtomicU32,
+}
+
+/// Who was claimed for new work.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) struct Claimed {
+    /// Spinners: they will look by themselves.
+    pub(crate) spinners: usize,
+    /// Sleepers: the caller wakes each of them.
+    pub(crate) sleepers: Set,
 }
 
 impl Idle {
     pub(crate) fn new() -> Self {
-        Self { sleeping: AtomicU64::new(0) }
+        Self { spinning: Mask::new(), sleeping: Mask::new(), pending: AtomicU32::new(0) }
     }
 
-    /// Puts `worker` among the sleepers. `Slot::lie_down` must follow, then a last look for work.
-    pub(crate) fn enter(&self, worker: usize) {
-        self.sleeping.fetch_or(1 << worker, Relaxed);
+    /// Who spins, by a relaxed look.
+    pub(crate) fn spinning(&self) -> Set {
+        self.spinning.get()
     }
 
-    /// Takes `worker` out; `false` if a pusher has claimed it meanwhile and counts on it.
-    #[must_use]
-    pub(crate) fn leave(&self, worker: usize) -> bool {
-        self.sleeping.fetch_and(!(1 << worker), Relaxed) & (1 << worker) != 0
+    /// Who sleeps, by a relaxed look.
+    pub(crate) fn sleeping(&self) -> Set {
+        self.sleeping.get()
     }
 
-    /// Claims a sleeper for work that was just queued; the caller wakes it.
-    pub(crate) fn claim(&self) -> Option<usize> {
-        // SeqCst: meets the fence in `Slot::lie_down`.
+    /// Claims up to `wanted` workers for that many items just queued: spinners first, then the sleepers of the least `weight`.
+    pub(crate) fn claim(&self, wanted: usize, weight: impl Fn(usize) -> usize) -> Claimed {
+        // SeqCst: meets the fence in `enter_sleep`.
         fence(SeqCst);
-        let mut sleeping = self.sleeping.load(Relaxed);
-        while sleeping != 0 {
-            let worker = sleeping.trailing_zeros();
-            let before = self.sleeping.fetch_and(!(1 << worker), Relaxed);
-            if before & (1 << worker) != 0 {
-                return Some(worker as usize);
+        let mut claimed = Claimed { spinners: 0, sleepers: Set::EMPTY };
+        for worker in self.spinning.get().iter() {
+            if claimed.spinners == wanted {
+                return claimed;
             }
-            sleeping = before & !(1 << worker);
+            claimed.spinners += usize::from(self.spinning.remove(worker));
         }
-        None
+        let mut seen = self.sleeping.get();
+        while claimed.spinners + claimed.sleepers.len() < wanted {
+            let Some(worker) = seen.iter().min_by_key(|&worker| weight(worker)) else { break };
+            seen = seen.without(worker);
+            if self.sleeping.remove(worker) {
+                claimed.sleepers = claimed.sleepers.with(worker);
+            }
+        }
+        claimed
+    }
+
+    /// Lets `worker` poll if few do; `false` if it must not.
+    #[must_use]
+    pub(crate) fn begin_spin(&self, worker: usize) -> bool {
+        self.spinning.insert_below(worker, SPINNERS_MAX)
+    }
+
+    /// Ends the polling of `worker`; `true` if a pusher had claimed it.
+    #[must_use]
+    pub(crate) fn end_spin(&self, worker: usize) -> bool {
+        !self.spinning.remove(worker)
+    }
+
+    /// A spinner found work: asks the other one to see that somebody spins in its place.
+    pub(crate) fn leave_pending(&self) {
+        self.pending.store(1, Relaxed);
+    }
+
+    /// The sleeper to wake in place of a spinner that left, if one was asked for. By a spinner; the caller wakes it.
+    pub(crate) fn take_pending(&self, weight: impl Fn(usize) -> usize) -> Option<usize> {
+        if self.pending.load(Relaxed) == 0 || self.pending.swap(0, Relaxed) == 0 {
+            return None;
+        }
+        let worker = self.sleeping.get().iter().min_by_key(|&worker| weight(worker))?;
+        self.sleeping.remove(worker).then_some(worker)
+    }
+
+    /// Puts `worker` among the sleepers. After `Slot::lie_down` (I3); a last look must follow.
+    pub(crate) fn enter_sleep(&self, worker: usize) {
+        self.sleeping.insert(worker);
+        // SeqCst: meets the fence in `claim`.
+        fence(SeqCst);
+    }
+
+    /// Takes `worker` from the sleepers; `true` if a pusher had claimed it.
+    #[must_use]
+    pub(crate) fn leave_sleep(&self, worker: usize) -> bool {
+        !self.sleeping.remove(worker)
     }
 }

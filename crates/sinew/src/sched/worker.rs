@@ -6,7 +6,7 @@
 //!
 //! # Picture
 //! ```text
-//!   loop:   mail -> timers -> [every other turn: group, oldest child] -> ready -> newest child -> group -> steal -> sleep
+//!   loop:   mail -> timers -> [every other turn: group, oldest child] -> ready -> newest child -> group -> steal -> spin -> sleep
 //!             |                                                            |
 //!             |  enter                                                     v
 //!             +------------------------------------------------------->  fiber -> fiber -> fiber
@@ -23,8 +23,8 @@ use std::cell::{Cell, UnsafeCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
+use crate::base::atomic::{Relaxed, spin_loop, thread_local};
 use crate::base::deque::Stolen;
 use crate::base::list::List;
 use crate::base::wheel::Entry;
@@ -35,11 +35,24 @@ use crate::fiber::switch::{FloatControl, prepare, switch, switch_keeping_float};
 use crate::fiber::task::NeverRan;
 use crate::fiber::{Claimed, Control, Kind, Verdict, Watcher, pool};
 use crate::os::{clock, futex};
-use crate::sched::group::{Group, Seat};
+use crate::sched::group::{Group, Seat, add};
+use crate::sched::idle::SPINNERS_MAX;
 use crate::sched::slot::ASLEEP;
 
 /// Switches from fiber to fiber before the loop looks at everything else: half a microsecond of yields. A look costs about 10 ns.
 const TURN: u32 = 32;
+
+/// How long an idle worker polls before it sleeps, and the pauses between two looks. flare's numbers: 5 us, a look every 0.5 us.
+const SPIN_NS: u64 = 5_000;
+const SPIN_PAUSES: u32 = 16;
+
+/// Placement: a worker with this many settled fibers above its group's mean, and an eighth of the mean, leaves unstarted ones to idle lighter workers.
+/// Fork-join trees stay below it.
+const HEAVY_BUSY: usize = 16;
+/// The same, for a worker that has started few fibers since it last slept: an almost idle runtime spreads what comes evenly.
+const HEAVY_RESTED: usize = 2;
+/// Fibers started since the last sleep from which on a worker counts as busy.
+const RESTED_STARTS: u32 = 16;
 
 /// How long a worker is idle before stacks beyond `STACKS_KEPT` give their pages back.
 const TRIM_DELAY_NS: u64 = 1_000_000_000;
@@ -59,7 +72,7 @@ thread_local! {
 /// thread-local's address over a switch (`inline(never)` alone does not stop it at -O3).
 #[inline(never)]
 pub(crate) fn here() -> Option<&'static Worker> {
-    let worker = HERE.get();
+    let worker = HERE.with(Cell::get);
     // SAFETY: no instruction at all; `worker` becomes a value the compiler knows nothing of.
     unsafe { std::arch::asm!("/* {0} */", in(reg) worker, options(nostack, preserves_flags)) };
     // SAFETY: set while `Worker::run` runs on this thread, which is longer than any of its fibers; the reference does not leave the thread.
@@ -101,6 +114,7 @@ pub(crate) fn make_ready(claimed: Claimed) {
             futex::wake_one((*control).state.word());
             return;
         }
+        (*control).note_ready();
         let home = (*control).home().cast::<Seat>();
         match here() {
             Some(worker) if ptr::eq(worker.seat(), home) => worker.ready.push(control.cast_mut()),
@@ -120,6 +134,14 @@ pub(crate) struct Worker {
     turn: Cell<u32>,
     /// Started fibers that have not ended.
     settled: Cell<usize>,
+    /// Fibers started since it last slept.
+    starts: Cell<u32>,
+    /// It has just spun or slept: who does so with work wakes another if there is more (law S1).
+    rested: Cell<bool>,
+    /// A pusher claimed it while it was idle, and counts on it to take unstarted fibers.
+    must_take: Cell<bool>,
+    /// It has called a lighter worker for the group's work and goes to sleep: it does not look at that work until it has slept.
+    deferred: Cell<bool>,
     /// A stack was given back while fibers waited for one.
     feed: Cell<bool>,
     reserve: Cell<Option<Stack>>,
@@ -142,6 +164,10 @@ impl Worker {
             budget: Cell::new(0),
             turn: Cell::new(0),
             settled: Cell::new(0),
+            starts: Cell::new(0),
+            rested: Cell::new(false),
+            must_take: Cell::new(false),
+            deferred: Cell::new(false),
             feed: Cell::new(false),
             reserve: Cell::new(Some(reserve)),
             stacks: UnsafeCell::new(stacks),
@@ -169,18 +195,29 @@ impl Worker {
 
     /// Runs fibers until the group stops and all of this worker's have ended.
     pub(crate) fn run(&self) {
-        HERE.set(self);
+        HERE.with(|here| here.set(self));
         loop {
             self.look_around();
             let next = self.next();
             // SAFETY: `next` took the fiber out of its queue: it is ours (F1).
             match unsafe { next.as_ref() } {
-                Some(control) => self.enter(control),
+                Some(control) => {
+                    self.pass_on();
+                    self.enter(control);
+                }
                 None if self.may_retire() => break,
-                None => self.sleep(),
+                None => self.rest(),
             }
         }
-        HERE.set(ptr::null());
+        HERE.with(|here| here.set(ptr::null()));
+    }
+
+    /// A worker that leaves rest with something to do wakes one more for what it does not take (law S1).
+    #[inline]
+    fn pass_on(&self) {
+        if self.rested.replace(false) && self.group.has_work() {
+            self.group.announce(1);
+        }
     }
 
     /// Mail, timers, surplus stacks, starved fibers: all that does not come by itself.
@@ -193,6 +230,7 @@ impl Worker {
             }
             (*self.stacks.get()).settle();
         }
+        self.seat().counters.ready.store(self.ready.len(), Relaxed);
         if self.feed.replace(false) {
             self.feed_starved();
         }
@@ -205,25 +243,48 @@ impl Worker {
     fn next(&self) -> *const Control {
         let turn = self.turn.get().wrapping_add(1);
         self.turn.set(turn);
-        if turn.is_multiple_of(2) {
+        let others_first = turn.is_multiple_of(2);
+        if !others_first && !self.ready.is_empty() {
+            return self.pop_ready();
+        }
+        if self.leaves_to_lighter() {
+            self.deferred.set(self.ready.is_empty());
+            return self.pop_ready();
+        }
+        self.must_take.set(false);
+        if others_first {
             let control = self.next_of_others();
             if !control.is_null() {
                 return control;
             }
         }
-        let control = self.pop_ready();
+        let own = [|worker: &Self| worker.pop_ready(), |worker: &Self| worker.seat().children.pop()];
+        let shared = [|worker: &Self| worker.group.pop(), |worker: &Self| worker.steal()];
+        let own = own.iter().map(|take| take(self).cast_const());
+        own.chain(shared.iter().map(|take| take(self))).find(|control| !control.is_null()).unwrap_or(ptr::null())
+    }
+
+    fn steal(&self) -> *const Control {
+        let control = self.group.steal(self.index);
         if !control.is_null() {
-            return control;
+            add(&self.seat().counters.steals, 1);
         }
-        let control = self.seat().children.pop();
-        if !control.is_null() {
-            return control;
+        control
+    }
+
+    /// Whether unstarted fibers are left to an idle worker with fewer settled ones, which has been called (placement for life).
+    fn leaves_to_lighter(&self) -> bool {
+        let idle = &self.group.idle;
+        if self.must_take.get() || (idle.sleeping().is_empty() && idle.spinning().is_empty()) {
+            return false;
         }
-        let control = self.group.pop();
-        if !control.is_null() {
-            return control;
-        }
-        self.group.steal(self.index)
+        self.group.has_work() && self.is_heavy() && self.group.call_lighter(self.index)
+    }
+
+    fn is_heavy(&self) -> bool {
+        let mean = self.group.settled() / self.group.seats.len();
+        let slack = if self.starts.get() < RESTED_STARTS { HEAVY_RESTED } else { (mean / 8).max(HEAVY_BUSY) };
+        self.settled.get() > mean + slack
     }
 
     /// What would starve if ready fibers and the newest children always came first.
@@ -258,9 +319,20 @@ impl Worker {
         debug_assert!(ptr::eq(control.home().cast(), self.seat()), "F5: fiber {control} resumed by another worker than its own");
         self.budget.set(TURN);
         self.current.set(control);
+        self.note_running(control);
         // SAFETY: F1 - the fiber was taken from a queue; F3 - only this worker resumes it, and it stands in its loop.
         unsafe { switch_keeping_float(self.sp.as_ptr(), control.sp()) };
         self.current.set(ptr::null());
+        let counters = &self.seat().counters;
+        add(&counters.switches, u64::from(TURN - self.budget.get()) + 1);
+    }
+
+    /// Counts how long it was ready, if this wake is timed.
+    #[inline]
+    fn note_running(&self, control: &Control) {
+        if let Some(waited_ns) = control.take_ready_time() {
+            self.seat().counters.latency.record(waited_ns);
+        }
     }
 
     /// Gives an unstarted fiber a stack and settles it here; `false` if there is none and it was put aside.
@@ -288,12 +360,13 @@ impl Worker {
         // SAFETY: the stack is ours and unused.
         let sp = unsafe { prepare(stack.bottom(), stack.top(), root, arg) };
         control.settle(ptr::from_ref(self.seat()).cast(), stack, sp);
+        self.starts.set(self.starts.get().saturating_add(1));
         self.count_settled(1);
     }
 
     fn count_settled(&self, change: isize) {
         self.settled.set(self.settled.get().wrapping_add_signed(change));
-        self.seat().settled.store(self.settled.get(), Relaxed);
+        self.seat().counters.settled.store(self.settled.get(), Relaxed);
     }
 
     /// Tries again for those that found no stack.
@@ -332,50 +405,87 @@ impl Worker {
         self.group.is_stopping() && self.settled.get() == 0 && !self.seat().has_mail() && self.group.retire()
     }
 
+    /// Has nothing to do: polls for a while, if few others do, then sleeps.
+    fn rest(&self) {
+        self.seat().counters.ready.store(0, Relaxed);
+        self.rested.set(true);
+        if !(self.group.spins && !self.deferred.get() && self.spin()) {
+            self.sleep();
+        }
+    }
+
+    /// Polls; `true` if there is something to do.
+    fn spin(&self) -> bool {
+        let idle = &self.group.idle;
+        if !idle.begin_spin(self.index) {
+            return false;
+        }
+        let found = self.poll();
+        let claimed = idle.end_spin(self.index);
+        self.must_take.set(claimed);
+        if found && idle.spinning().len() < SPINNERS_MAX {
+            idle.leave_pending();
+        }
+        found || claimed
+    }
+
+    fn poll(&self) -> bool {
+        // SAFETY: I1, I2.
+        let wake_ns = unsafe { (*self.timers.get()).next_ns() };
+        let end_ns = clock::now_ns() + SPIN_NS;
+        loop {
+            if self.has_work() {
+                return true;
+            }
+            if let Some(worker) = self.group.idle.take_pending(|worker| self.group.seats[worker].settled()) {
+                self.group.seats[worker].wake();
+            }
+            let now_ns = clock::now_ns();
+            if now_ns >= wake_ns {
+                return true;
+            }
+            if now_ns >= end_ns {
+                return false;
+            }
+            (0..SPIN_PAUSES).for_each(|_| spin_loop());
+        }
+    }
+
     /// Sleeps until there is something to do; or finds that there is, and does not.
     fn sleep(&self) {
         // SAFETY: I1, I2.
         let (wake_ns, idle_stacks) = unsafe { ((*self.timers.get()).next_ns(), (*self.stacks.get()).idle()) };
         let for_good = wake_ns == u64::MAX;
-        if for_good && self.group.sleep_for_good() && self.group.has_starved() {
+        if for_good && self.group.sleep_for_good() && self.group.has_starved() && self.refuse_starved() {
             self.group.wake_from_good();
-            if self.refuse_starved() {
-                return;
-            }
-            let _ = self.group.sleep_for_good();
+            return;
         }
         let trim = stack::depot().dirty() != 0 || idle_stacks > STACKS_KEPT;
         let trim_ns = if trim { clock::now_ns() + TRIM_DELAY_NS } else { u64::MAX };
 
-        self.group.idle.enter(self.index);
         self.seat().slot.lie_down();
+        self.group.idle.enter_sleep(self.index);
         if !self.has_work() {
+            add(&self.seat().counters.sleeps, 1);
             while self.seat().slot.is_asleep() && !passed(wake_ns.min(trim_ns)) {
                 futex::wait(self.seat().slot.word(), ASLEEP, wake_ns.min(trim_ns));
             }
         }
         self.seat().slot.get_up();
-        let claimed = !self.group.idle.leave(self.index);
+        self.must_take.set(self.group.idle.leave_sleep(self.index));
+        self.deferred.set(false);
+        self.starts.set(0);
         if for_good {
             self.group.wake_from_good();
         }
-        self.pass_on(claimed, wake_ns);
         if trim && passed(trim_ns) {
             self.trim();
         }
     }
 
-    /// What a worker that lies down must not oversleep. The fence in `lie_down` makes these relaxed looks enough.
+    /// What an idle worker must not oversleep. The fences in `lie_down` and `enter_sleep` make these relaxed looks enough.
     fn has_work(&self) -> bool {
-        self.seat().has_mail() || self.group.has_work() || (self.group.is_stopping() && self.settled.get() == 0)
-    }
-
-    /// A worker that gets up for its own work wakes another for the group's, if it was claimed for it or sees some (law S1).
-    fn pass_on(&self, claimed: bool, wake_ns: u64) {
-        let busy = self.seat().has_mail() || passed(wake_ns);
-        if busy && (claimed || self.group.has_work()) {
-            self.group.announce();
-        }
+        self.seat().has_mail() || (!self.deferred.get() && self.group.has_work()) || (self.group.is_stopping() && self.settled.get() == 0)
     }
 
     /// Gives back what a long idle worker does not need.
@@ -392,10 +502,12 @@ impl Worker {
     /// The fiber is unstarted and the caller's alone.
     #[must_use]
     pub(crate) unsafe fn adopt(&self, control: *const Control) -> bool {
+        add(&self.seat().counters.spawned, 1);
         if self.seat().children.push(control.cast_mut()) {
-            self.group.announce();
+            self.group.announce(1);
             return true;
         }
+        self.group.overflowed.fetch_add(1, Relaxed);
         // SAFETY: the caller's promise.
         unsafe { self.group.push(control) }
     }
@@ -439,7 +551,7 @@ impl Worker {
     #[inline]
     pub(crate) unsafe fn suspend(&self, me: &Control) -> Cause {
         if std::thread::panicking() {
-            self.seat().unwinding_waits.fetch_add(1, Relaxed);
+            add(&self.seat().counters.unwinding_waits, 1);
         }
         // SAFETY: the caller's promise.
         unsafe { self.leave(me) };
@@ -462,6 +574,25 @@ impl Worker {
             let cause = self.suspend(me);
             (*self.timers.get()).disarm(&entry);
             cause
+        }
+    }
+
+    /// Suspends `me`, which waits for `child`: if that is the newest unstarted child, it runs at once.
+    ///
+    /// # Safety
+    /// As `suspend`.
+    pub(crate) unsafe fn suspend_for(&self, me: &Control, child: &Control) -> Cause {
+        let wanted = ptr::from_ref(child).cast_mut();
+        // SAFETY: the caller's promise; a child taken from the deque is ours, and started before it is gone to.
+        unsafe {
+            if self.budget.get() != 0 && self.seat().children.pop_if_newest(wanted) && self.start(child) {
+                self.budget.set(self.budget.get() - 1);
+                self.current.set(child);
+                self.note_running(child);
+                self.go(me, child.sp());
+                return me.state.end_wait();
+            }
+            self.suspend(me)
         }
     }
 
@@ -493,6 +624,7 @@ impl Worker {
         self.current.set(next);
         // SAFETY: the list was not empty; F1 - the fiber is ours now, and started.
         unsafe {
+            self.note_running(&*next);
             debug_assert!(ptr::eq((*next).home().cast(), self.seat()), "F5: fiber {} in another worker's list", *next);
             (*next).sp()
         }
@@ -506,6 +638,7 @@ impl Worker {
     /// The fiber has ended on the stack we stand on: finds the next one for this stack, or the place to leave it for.
     fn after_end(&self, control: &Control) -> AfterEnd {
         self.count_settled(-1);
+        add(&self.seat().counters.ended, 1);
         // SAFETY: F4 - the stack goes to the next fiber in place, or to caches of this worker, which nobody else can take from
         // before this stack has been left (`stack.rs`, I2).
         let stack = unsafe { control.take_stack() };

@@ -5,5 +5,7 @@ pub mod deque;
 pub mod inbox;
 #[path = "../../../src/base/list.rs"]
 pub mod list;
+#[path = "../../../src/base/mask.rs"]
+pub mod mask;
 
 mod model;

@@ -145,7 +145,9 @@ fn deque_last_item() {
     taken.dedup();
     assert_eq!(taken.len(), before, "an item was taken twice");
     assert_eq!(taken.len(), 2, "an item was lost");
-    taken.into_iter().for_each(|p| drop(open(p as *mut Node)));
+    let mut values: Vec<u32> = taken.into_iter().map(|p| open(p as *mut Node)).collect();
+    values.sort_unstable();
+    assert_eq!(values, [1, 2]);
 }
 
 #[test]

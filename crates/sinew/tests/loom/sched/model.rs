@@ -1,32 +1,53 @@
 use std::sync::Arc;
 
-use super::idle::Idle;
+use loom::sync::{Condvar, Mutex};
+
+use super::idle::{Idle, SPINNERS_MAX};
 use super::slot::Slot;
-use crate::base::atomic::{AtomicUsize, Relaxed};
+use crate::base::atomic::{AtomicUsize, Relaxed, mutant};
 use crate::{check, check_notices};
 
-/// One worker with an inbox, seen as a counter of things left in it.
+/// One worker with an inbox, seen as a counter of things left in it. Mutex and condition variable are the kernel's part, the futex: loom
+/// reports a sleeper that nobody wakes as a deadlock.
 struct Bed {
     slot: Slot,
     left: AtomicUsize,
+    kernel: (Mutex<()>, Condvar),
+}
+
+impl Bed {
+    fn new() -> Self {
+        Self { slot: Slot::new(), left: AtomicUsize::new(0), kernel: (Mutex::new(()), Condvar::new()) }
+    }
+
+    fn wake(&self) {
+        if self.slot.notify() {
+            let _held = self.kernel.0.lock().unwrap();
+            self.kernel.1.notify_one();
+        }
+    }
+
+    fn futex_wait(&self) {
+        let mut held = self.kernel.0.lock().unwrap();
+        while self.slot.is_asleep() {
+            held = self.kernel.1.wait(held).unwrap();
+        }
+    }
 }
 
 /// A waker leaves something; the worker must come to see it without being woken by anything else.
 fn slot_model() {
-    let bed = Arc::new(Bed { slot: Slot::new(), left: AtomicUsize::new(0) });
+    let bed = Arc::new(Bed::new());
     let waker = {
         let bed = bed.clone();
         loom::thread::spawn(move || {
             bed.left.store(1, Relaxed);
-            let _ = bed.slot.notify();
+            bed.wake();
         })
     };
     bed.slot.lie_down();
     if bed.left.load(Relaxed) == 0 {
-        // The kernel's part: sleep as long as the word says ASLEEP. A lost wake-up never leaves this loop, and loom reports it.
-        while bed.slot.is_asleep() {
-            loom::thread::yield_now();
-        }
+        bed.futex_wait();
     }
     bed.slot.get_up();
     waker.join().unwrap();
@@ -41,4 +62,232 @@ fn a_wake_before_at_or_after_lying_down_is_kept() {
 #[test]
 fn the_slot_needs_its_fences() {
     check_notices("no fence", 3, slot_model);
+}
+
+/// A group as the protocol sees it: a count of items in a queue that all may take from, and per worker a slot and a count of mail.
+struct Group {
+    idle: Idle,
+    queued: AtomicUsize,
+    beds: [Bed; 2],
+}
+
+impl Group {
+    fn new() -> Self {
+        Self { idle: Idle::new(), queued: AtomicUsize::new(0), beds: [Bed::new(), Bed::new()] }
+    }
+
+    fn announce(&self, items: usize) {
+        let claimed = self.idle.claim(items, |worker| worker);
+        for worker in claimed.sleepers.iter() {
+            self.beds[worker].wake();
+        }
+    }
+
+    fn push(&self, items: usize) {
+        self.queued.fetch_add(items, Relaxed);
+        self.announce(items);
+    }
+
+    fn has_work(&self) -> bool {
+        self.queued.load(Relaxed) != 0
+    }
+
+    fn take(&self) -> bool {
+        self.queued.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_ok()
+    }
+
+    /// `Worker::sleep`.
+    fn sleep(&self, me: usize) {
+        if mutant("bit before slot") {
+            self.idle.enter_sleep(me);
+        }
+        self.beds[me].slot.lie_down();
+        if !mutant("bit before slot") {
+            self.idle.enter_sleep(me);
+        }
+        let look_again = !mutant("no last look");
+        if !(look_again && (self.has_work() || self.beds[me].left.load(Relaxed) != 0)) {
+            self.beds[me].futex_wait();
+        }
+        self.beds[me].slot.get_up();
+        let _ = self.idle.leave_sleep(me);
+    }
+
+    /// `Worker::spin`, with a poll of one look; `true` if there may be work.
+    fn spin(&self, me: usize) -> bool {
+        if !self.idle.begin_spin(me) {
+            return false;
+        }
+        let found = self.has_work();
+        let claimed = self.idle.end_spin(me);
+        if found && self.idle.spinning().len() < SPINNERS_MAX {
+            self.idle.leave_pending();
+        }
+        found || (claimed && !mutant("no look after a claim"))
+    }
+}
+
+/// One pusher, one worker that spins and then sleeps: it takes the item, whatever the order.
+fn push_against_rest() {
+    let group = Arc::new(Group::new());
+    let pusher = {
+        let group = group.clone();
+        loom::thread::spawn(move || group.push(1))
+    };
+    while !group.take() {
+        if !group.spin(0) {
+            group.sleep(0);
+        }
+    }
+    pusher.join().unwrap();
+}
+
+#[test]
+fn a_push_is_taken_by_the_worker_that_spins_or_falls_asleep() {
+    check(3, push_against_rest);
+}
+
+#[test]
+fn the_masks_need_their_fences() {
+    check_notices("no fence", 3, push_against_rest);
+}
+
+#[test]
+fn the_sleeper_needs_its_last_look() {
+    check_notices("no last look", 3, push_against_rest);
+}
+
+/// Two items pushed at once, each by a pusher of its own; two workers, each of which takes one item and then hogs: both items are taken.
+fn two_pushes_two_workers() {
+    let group = Arc::new(Group::new());
+    let workers: Vec<_> = (0..2)
+        .map(|me| {
+            let group = group.clone();
+            loom::thread::spawn(move || {
+                while !group.take() {
+                    group.sleep(me);
+                }
+                // Law S1: it leaves rest with work, and more is there.
+                if group.has_work() && !mutant("no pass-on") {
+                    group.announce(1);
+                }
+            })
+        })
+        .collect();
+    group.push(1);
+    group.push(1);
+    workers.into_iter().for_each(|w| w.join().unwrap());
+    assert_eq!(group.queued.load(Relaxed), 0);
+}
+
+#[test]
+fn two_pushes_reach_two_sleepers() {
+    check(3, two_pushes_two_workers);
+}
+
+#[test]
+fn a_sleeper_is_in_the_mask_only_once_it_can_be_notified() {
+    check_notices("bit before slot", 3, two_pushes_two_workers);
+}
+
+#[test]
+fn a_batch_of_two_wakes_two() {
+    check(2, || {
+        let group = Arc::new(Group::new());
+        let workers: Vec<_> = (0..2)
+            .map(|me| {
+                let group = group.clone();
+                loom::thread::spawn(move || {
+                    while !group.take() {
+                        group.sleep(me);
+                    }
+                })
+            })
+            .collect();
+        group.push(2);
+        workers.into_iter().for_each(|w| w.join().unwrap());
+    });
+}
+
+/// Group work and a settled wake reach worker 0 at once; it serves its own fiber and hogs. The group's item must not stay behind: worker 1, asleep
+/// from the start, is woken for it.
+fn group_push_with_settled_wake() {
+    let group = Arc::new(Group::new());
+    group.beds[1].slot.lie_down();
+    group.idle.enter_sleep(1);
+    let pusher = {
+        let group = group.clone();
+        loom::thread::spawn(move || group.push(1))
+    };
+    let waker = {
+        let group = group.clone();
+        loom::thread::spawn(move || {
+            group.beds[0].left.store(1, Relaxed);
+            group.beds[0].wake();
+        })
+    };
+    group.sleep(0);
+    let took = if group.beds[0].left.load(Relaxed) != 0 { false } else { group.take() };
+    // Law S1, as `Worker::pass_on`.
+    if group.has_work() && !mutant("no pass-on") {
+        group.announce(1);
+    }
+    pusher.join().unwrap();
+    waker.join().unwrap();
+    let other_comes = !group.beds[1].slot.is_asleep();
+    assert!(took || other_comes, "group work is left, and nobody is woken for it");
+}
+
+#[test]
+fn a_worker_that_gets_up_for_its_own_fiber_passes_group_work_on() {
+    check(3, group_push_with_settled_wake);
+}
+
+#[test]
+fn passing_on_is_needed() {
+    check_notices("no pass-on", 3, group_push_with_settled_wake);
+}
+
+/// A spinner that is claimed while it gives up: its last look is what the pusher counts on.
+fn claim_against_end_of_spin() {
+    let group = Arc::new(Group::new());
+    let pusher = {
+        let group = group.clone();
+        loom::thread::spawn(move || {
+            group.queued.fetch_add(1, Relaxed);
+            group.idle.claim(1, |worker| worker).spinners
+        })
+    };
+    let found = group.spin(0);
+    let counted_on = pusher.join().unwrap();
+    assert!(found || counted_on == 0, "a pusher counts on a spinner that does not look again");
+}
+
+#[test]
+fn a_claimed_spinner_looks_again() {
+    check(3, claim_against_end_of_spin);
+}
+
+#[test]
+fn the_look_after_a_claim_is_needed() {
+    check_notices("no look after a claim", 3, claim_against_end_of_spin);
+}
+
+#[test]
+fn no_more_than_two_spin() {
+    check(3, || {
+        let idle = Arc::new(Idle::new());
+        let spinners: Vec<_> = (0..3)
+            .map(|me| {
+                let idle = idle.clone();
+                loom::thread::spawn(move || {
+                    let spins = idle.begin_spin(me);
+                    assert!(idle.spinning().len() <= SPINNERS_MAX, "S2");
+                    spins
+                })
+            })
+            .collect();
+        let spinning = spinners.into_iter().map(|s| s.join().unwrap()).filter(|&s| s).count();
+        assert_eq!(spinning, SPINNERS_MAX);
+    });
 }

@@ -1,0 +1,142 @@
+//! What the demo measured, as a table.
+
+use std::fmt;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use indicatif::HumanCount;
+
+/// What a waiting fiber may cost at most, by the size of its stack: the promise of the project's design, in KiB.
+const BOUNDS_KIB: [(usize, f64); 2] = [(256 << 10, 4.8), (64 << 10, 4.4)];
+
+/// Widths of the columns.
+const NAME: usize = 24;
+const VALUE: usize = 14;
+
+/// All figures of one run.
+pub(super) struct Report {
+    pub(super) fibers: usize,
+    pub(super) workers: usize,
+    pub(super) stack_bytes: usize,
+    /// Of all fibers together, while they wait.
+    pub(super) memory_bytes: u64,
+    pub(super) mappings: usize,
+    pub(super) spawn: Duration,
+    pub(super) wake: Duration,
+    pub(super) latencies_ns: Histogram<u64>,
+    pub(super) switch_few: Switches,
+    pub(super) switch_all: Switches,
+    pub(super) join: Duration,
+    pub(super) total: Duration,
+}
+
+/// A time in which fibers yielded in turn.
+pub(super) struct Switches {
+    pub(super) fibers: usize,
+    /// Of each.
+    pub(super) yields: u32,
+    pub(super) took: Duration,
+}
+
+impl Switches {
+    /// Each fiber was resumed by the wake and after each yield.
+    fn count(&self) -> f64 {
+        self.fibers as f64 * (f64::from(self.yields) + 1.0)
+    }
+
+    fn per_second(&self) -> f64 {
+        self.count() / self.took.as_secs_f64()
+    }
+
+    /// What one worker needs for one of them.
+    fn ns_each(&self, workers: usize) -> f64 {
+        self.took.as_nanos() as f64 * workers as f64 / self.count()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f)?;
+        row(f, "fibers", count(self.fibers), "alive at once")?;
+        row(f, "workers", count(self.workers), "")?;
+        row(f, "stack", size(self.stack_bytes), "of address space per fiber")?;
+        rule(f)?;
+        row(f, "memory per fiber", format!("{:.2} KiB", self.memory_kib()), &self.memory_note())?;
+        row(f, "mappings (VMAs)", count(self.mappings), "")?;
+        rule(f)?;
+        row(f, "spawn", rate(self.fibers as f64, self.spawn), &format!("fibers/s, until all wait: {}", seconds(self.spawn)))?;
+        row(f, "wake", rate(self.fibers as f64, self.wake), &format!("fibers/s, until all ran: {}", seconds(self.wake)))?;
+        row(f, "join", rate(self.fibers as f64, self.join), &format!("fibers/s, until all ended: {}", seconds(self.join)))?;
+        self.switch_row(f, "switch, few fibers", &self.switch_few)?;
+        self.switch_row(f, "switch, all fibers", &self.switch_all)?;
+        rule(f)?;
+        for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)] {
+            let ns = self.latencies_ns.value_at_quantile(quantile);
+            row(f, &format!("ready to running, {name}"), time(ns), "")?;
+        }
+        rule(f)?;
+        row(f, "total", seconds(self.total), "from start to the last join")
+    }
+}
+
+impl Report {
+    fn memory_kib(&self) -> f64 {
+        self.memory_bytes as f64 / self.fibers as f64 / 1024.0
+    }
+
+    fn memory_note(&self) -> String {
+        let bytes = count(self.memory_bytes as usize / self.fibers);
+        match BOUNDS_KIB.iter().find(|(stack_bytes, _)| *stack_bytes == self.stack_bytes) {
+            Some((_, bound)) if self.memory_kib() <= *bound => format!("waiting: {bytes} bytes; the bound of {bound} KiB is kept"),
+            Some((_, bound)) => format!("waiting: {bytes} bytes; ABOVE the bound of {bound} KiB"),
+            None => format!("waiting: {bytes} bytes; no bound is set for this stack"),
+        }
+    }
+
+    fn switch_row(&self, f: &mut fmt::Formatter<'_>, name: &str, switches: &Switches) -> fmt::Result {
+        let rate = rate(switches.per_second(), Duration::from_secs(1));
+        let ns = switches.ns_each(self.workers);
+        let (fibers, yields) = (count(switches.fibers), count(switches.yields as usize));
+        row(f, name, rate, &format!("switches/s, {ns:.1} ns each per worker: {fibers} yield {yields} times"))
+    }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, name: &str, value: String, note: &str) -> fmt::Result {
+    let line = format!("  {name:<NAME$}{value:>VALUE$}  {note}");
+    writeln!(f, "{}", line.trim_end())
+}
+
+fn rule(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    writeln!(f, "  {}", "-".repeat(NAME + VALUE))
+}
+
+fn count(n: usize) -> String {
+    HumanCount(n as u64).to_string()
+}
+
+fn rate(n: f64, took: Duration) -> String {
+    count((n / took.as_secs_f64()) as usize)
+}
+
+fn seconds(took: Duration) -> String {
+    format!("{:.2} s", took.as_secs_f64())
+}
+
+/// A size of stack, which is a power of two from 16 KiB up.
+fn size(bytes: usize) -> String {
+    match bytes >> 10 {
+        kib if kib < 1024 => format!("{kib} KiB"),
+        kib => format!("{} MiB", kib >> 10),
+    }
+}
+
+/// A time in the unit in which it has one to three digits before the point.
+fn time(ns: u64) -> String {
+    let ns = ns as f64;
+    match ns {
+        ns if ns < 1e3 => format!("{ns:.0} ns"),
+        ns if ns < 1e6 => format!("{:.1} us", ns / 1e3),
+        ns if ns < 1e9 => format!("{:.1} ms", ns / 1e6),
+        ns => format!("{:.2} s", ns / 1e9),
+    }
+}

@@ -11,11 +11,11 @@ mod progress;
 mod table;
 
 use std::any::Any;
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::Barrier;
 use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -29,10 +29,15 @@ use table::{Report, Switches};
 
 /// Fibers that yield in the step `SwitchFew`, while all others wait: so few that their stacks stay in the caches.
 const FEW_FIBERS: usize = 1_000;
-/// How often each of them yields: about a quarter of a second on two cores.
-const FEW_YIELDS: u32 = 40_000;
+/// How often each of them yields at most: about a quarter of a second on two cores.
+const FEW_YIELDS_MAX: usize = 40_000;
+/// Switches of that step per fiber of the demo, so that a small demo stays a short one.
+const FEW_SWITCHES_EACH: usize = 40;
 /// How often each fiber yields in the step `SwitchAll`: a second or so for a million.
 const ALL_YIELDS: u32 = 8;
+
+/// How long the shepherds wait for each other to have a worker each. Arbitrary: threads start in less than a millisecond.
+const GATHER_MAX: Duration = Duration::from_secs(2);
 
 /// What the histogram counts apart at most; longer times count as this one.
 const LATENCY_NS_MAX: u64 = 1_000_000_000_000;
@@ -98,16 +103,14 @@ fn perform(arguments: &Arguments) -> Result<Report, Failure> {
     let troupe = Troupe::assemble(arguments)?;
 
     let before = Memory::now()?;
-    let spawn = troupe.play(Step::Spawn, fibers)?;
-    let after = Memory::now()?;
-    let mappings = proc::mappings()?;
-    troupe.check_all_wait()?;
+    let spawn = troupe.spawn(fibers)?;
+    let (after, mappings) = (Memory::now()?, proc::mappings()?);
     let memory_bytes = after.total_bytes().saturating_sub(before.total_bytes());
-    eprintln!("{:<8} {:.2} KiB per waiting fiber, {mappings} mappings", "memory", memory_bytes as f64 / fibers as f64 / 1024.0);
+    eprintln!("{:<8} {:.2} KiB per parked fiber, {mappings} mappings", "memory", memory_bytes as f64 / fibers as f64 / 1024.0);
 
     let wake = troupe.play(Step::Wake, fibers)?;
     troupe.flocks.iter().flat_map(Flock::latencies_ns).for_each(|ns| latencies_ns.saturating_record(ns));
-    let few = fibers.min(FEW_FIBERS);
+    let few = troupe.few();
     let switch_few = troupe.play(Step::SwitchFew, few)?;
     let switch_all = troupe.play(Step::SwitchAll, fibers)?;
     let join = troupe.play(Step::End, fibers)?;
@@ -124,7 +127,7 @@ fn perform(arguments: &Arguments) -> Result<Report, Failure> {
         spawn,
         wake,
         latencies_ns,
-        switch_few: switches(few, FEW_YIELDS, switch_few),
+        switch_few: switches(few, few_yields(fibers), switch_few),
         switch_all: switches(fibers, ALL_YIELDS, switch_all),
         join,
         total: begun.elapsed(),
@@ -196,23 +199,41 @@ impl Troupe {
         let runtime = arguments.stack.into_iter().fold(builder, |b, bytes| b.stack_size(bytes)).build()?;
 
         let share = |total: usize, i: usize| total * (i + 1) / workers - total * i / workers;
+        let flock = |i| Flock::new(share(arguments.fibers as usize, i), share(FEW_FIBERS, i));
         // Leaked: fibers borrow them for as long as they like, and the process ends after the demo.
-        let flocks: &'static [Flock] = Box::leak((0..workers).map(|i| Flock::new(share(arguments.fibers as usize, i))).collect());
+        let flocks: &'static [Flock] = Box::leak((0..workers).map(flock).collect());
         let stage: &'static Stage = Box::leak(Box::new(Stage(AtomicUsize::new(0))));
-        let all_here: &'static Barrier = Box::leak(Box::new(Barrier::new(workers + 1)));
+        let gathered: &'static AtomicUsize = Box::leak(Box::new(AtomicUsize::new(0)));
         let (sender, reports) = channel();
-        let shepherd = |(i, flock): (usize, &'static Flock)| {
-            let (few, sender) = (share(FEW_FIBERS, i), sender.clone());
+        let few_yields = few_yields(arguments.fibers as usize);
+        let shepherd = |flock: &'static Flock| {
+            let reporter = Reporter { sender: sender.clone(), over: Cell::new(false) };
             runtime.spawn(move || {
-                // A barrier of std blocks the thread: a worker with a shepherd takes no second one.
-                all_here.wait();
-                tend(flock, few, stage, &sender);
+                gather(gathered, workers + 1);
+                tend(flock, few_yields, stage, &reporter);
             })
         };
-        let shepherds: Vec<_> = flocks.iter().enumerate().map(shepherd).collect();
-        all_here.wait();
+        let shepherds: Vec<_> = flocks.iter().map(shepherd).collect();
+        gather(gathered, workers + 1);
         let stack_bytes = shepherds.first().map_or(0, |shepherd| shepherd.fiber().stack_size());
         Ok(Self { flocks, stage, shepherds, reports, stack_bytes, _runtime: runtime })
+    }
+
+    /// Fibers that yield in the step `SwitchFew`.
+    fn few(&self) -> usize {
+        self.flocks.iter().map(Flock::few).sum()
+    }
+
+    /// Makes all fibers. If some fail, the others are ended before it is told.
+    fn spawn(&self, fibers: usize) -> Result<Duration, Failure> {
+        let spawned = self.play(Step::Spawn, fibers);
+        let ended: usize = self.flocks.iter().map(Flock::ended).sum();
+        if spawned.is_ok() && ended == 0 {
+            return spawned;
+        }
+        let end = self.play(Step::End, fibers);
+        let why = spawned.err().or(end.err());
+        Err(why.unwrap_or_else(|| Failure { text: format!("{ended} fibers ended before they were told to"), code: FAILED }))
     }
 
     /// Lets the shepherds do `step`, shows how far they are, and returns how long it took.
@@ -220,73 +241,88 @@ impl Troupe {
         let phase = progress::Phase::begin(step.name(), fibers as u64);
         self.stage.open(step);
         self.shepherds.iter().for_each(|shepherd| shepherd.fiber().unpark());
-        let mut losses = Losses::default();
-        let mut refused = None;
-        for _ in 0..self.flocks.len() {
-            match self.await_report(&phase)? {
-                Ok(more) => {
-                    losses.fibers += more.fibers;
-                    losses.first = losses.first.or(more.first);
-                }
-                Err(error) => refused = Some(error),
-            }
-        }
-        phase.show(fibers);
+        let reports: Vec<_> = self.shepherds.iter().map(|_| self.await_report(&phase)).collect();
+        phase.show(self.flocks.iter().map(Flock::done).sum());
         let took = phase.end();
-        match (refused, losses.first) {
-            (None, None) => Ok(took),
-            (Some(error), _) => Err(Failure { text: format!("fibers could not be spawned: {error}"), code: FAILED }),
-            (None, Some(first)) => {
-                let text =
-                    format!("{} of {} fibers failed; one says: {first}", HumanCount(losses.fibers as u64), HumanCount(fibers as u64));
-                Err(Failure { text, code: FAILED })
+
+        let mut losses = Losses::default();
+        for report in reports {
+            losses.add(report?);
+        }
+        match losses.first {
+            None => Ok(took),
+            Some(first) => {
+                let (lost, all) = (HumanCount(losses.fibers as u64), HumanCount(fibers as u64));
+                Err(Failure { text: format!("{lost} of {all} fibers failed; one of them: {first}"), code: FAILED })
             }
         }
     }
 
     /// The next report of a shepherd; until it comes, the bar is drawn.
-    fn await_report(&self, phase: &progress::Phase) -> Result<io::Result<Losses>, Failure> {
+    fn await_report(&self, phase: &progress::Phase) -> io::Result<Losses> {
         loop {
             match self.reports.recv_timeout(progress::DRAW_PERIOD) {
-                Ok(report) => return Ok(report),
+                Ok(report) => return report,
                 Err(RecvTimeoutError::Timeout) => phase.show(self.flocks.iter().map(Flock::done).sum()),
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Failure { text: "a shepherd of the demo has ended too soon".into(), code: FAILED });
-                }
+                Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the shepherds of the demo have ended too soon")),
             }
         }
     }
+}
 
-    /// Fails if a fiber has ended that should wait; ends the others first, and asks it why.
-    fn check_all_wait(&self) -> Result<(), Failure> {
-        let ended: usize = self.flocks.iter().map(Flock::ended).sum();
-        if ended == 0 {
-            return Ok(());
-        }
-        let fibers = self.flocks.iter().map(Flock::fibers).sum();
-        self.play(Step::End, fibers)?;
-        Err(Failure { text: format!("{ended} fibers ended before they were told to"), code: FAILED })
+/// Keeps this thread, not only this fiber, until `all` are here: a worker with a shepherd takes no second one.
+///
+/// For a while only: shepherds that must share a worker, because one found no stack, are slower and do the same.
+fn gather(gathered: &AtomicUsize, all: usize) {
+    gathered.fetch_add(1, Relaxed);
+    let begun = Instant::now();
+    while gathered.load(Relaxed) < all && begun.elapsed() < GATHER_MAX {
+        std::thread::yield_now();
     }
 }
 
+/// Where a shepherd reports to. The main thread counts on a report of each step, so an end before the last is one too.
+struct Reporter {
+    sender: Sender<io::Result<Losses>>,
+    /// The last step was reported.
+    over: Cell<bool>,
+}
+
+impl Reporter {
+    fn report(&self, step: Step, result: io::Result<Losses>) {
+        self.over.set(step == Step::End);
+        // A main thread that has given up does not care.
+        let _ = self.sender.send(result);
+    }
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        if !self.over.get() {
+            self.report(Step::End, Err(io::Error::other("a shepherd of the demo panicked, or found no memory for its stack")));
+        }
+    }
+}
+
+/// How often each of the few yields in a demo of `fibers`.
+fn few_yields(fibers: usize) -> u32 {
+    (fibers * FEW_SWITCHES_EACH / fibers.min(FEW_FIBERS)).min(FEW_YIELDS_MAX) as u32
+}
+
 /// What a shepherd does: one step after the other, with a report of each.
-fn tend(flock: &'static Flock, few: usize, stage: &Stage, reports: &Sender<io::Result<Losses>>) {
+fn tend(flock: &'static Flock, few_yields: u32, stage: &Stage, reporter: &Reporter) {
     let mut handles = Vec::with_capacity(flock.fibers());
     let mut last = None;
     while last != Some(Step::End) {
         let step = stage.next(last);
-        let report = match step {
+        let result = match step {
             Step::Spawn => flock.spawn(&mut handles),
-            Step::Wake => Ok(flock.wake(&handles)),
-            Step::SwitchFew => Ok(flock.switch(&handles[..few.min(handles.len())], FEW_YIELDS)),
-            Step::SwitchAll => Ok(flock.switch(&handles, ALL_YIELDS)),
-            Step::End => {
-                let _ = reports.send(Ok(flock.end(std::mem::take(&mut handles))));
-                return;
-            }
+            Step::Wake => flock.wake(&handles),
+            Step::SwitchFew => flock.switch(&handles[..flock.few()], few_yields),
+            Step::SwitchAll => flock.switch(&handles, ALL_YIELDS),
+            Step::End => flock.end(std::mem::take(&mut handles)),
         };
-        // The main thread receives until the last report, or has given up and does not care.
-        let _ = reports.send(report.map(|()| Losses::default()));
+        reporter.report(step, result);
         last = Some(step);
     }
 }

@@ -44,7 +44,7 @@ fn fiber_count(text: &str) -> Result<u32, String> {
 /// A number of workers.
 fn worker_count(text: &str) -> Result<usize, String> {
     let count = whole_number(text).filter(|n| (1..=WORKERS_MAX).contains(n));
-    count.ok_or_else(|| format!("it must be a whole number from 1 to {WORKERS_MAX}"))
+    count.ok_or_else(|| format!("it must be a whole number from 1 to {WORKERS_MAX} (--workers or SINEW_WORKERS)"))
 }
 
 /// A size of stacks: plain bytes, or with `K`, `M` or `G` behind.
@@ -56,7 +56,7 @@ fn stack_bytes(text: &str) -> Result<usize, String> {
         _ => (text, 1),
     };
     let bytes = whole_number(digits).and_then(|n| n.checked_mul(unit)).filter(|n| (1..=STACK_BYTES_MAX).contains(n));
-    bytes.ok_or_else(|| "it must be bytes from 1 to 1G, as in 65536, 64K or 1M".into())
+    bytes.ok_or_else(|| "it must be bytes from 1 to 1G, as in 65536, 64K or 1M (--stack or SINEW_STACK)".into())
 }
 
 /// Digits, in groups if one likes. A sign is no digit.

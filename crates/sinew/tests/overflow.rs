@@ -147,6 +147,61 @@ fn fibers_that_overflow_at_once_give_whole_lines() {
 }
 
 #[test]
+fn guards_survive_the_trim_of_idle_stacks() {
+    const FIBERS: usize = 300;
+    let body = || {
+        let rt = runtime(2);
+        let started = Arc::new(AtomicUsize::new(0));
+        let parked = |deep: usize| {
+            let fiber = |started: Arc<AtomicUsize>| {
+                move || {
+                    recurse::<4096>(deep);
+                    started.fetch_add(1, SeqCst);
+                    sinew::park();
+                }
+            };
+            let fibers: Vec<_> = (0..FIBERS).map(|_| rt.spawn(fiber(started.clone()))).collect();
+            wait_until("all are parked", || started.load(SeqCst) == FIBERS);
+            started.store(0, SeqCst);
+            fibers
+        };
+        let used = parked(40);
+        let high_kib = resident_kib();
+        used.iter().for_each(|fiber| fiber.fiber().unpark());
+        used.into_iter().for_each(|fiber| fiber.join().unwrap());
+        // 300 stacks of at least 160 KiB: half of that has gone when they are trimmed.
+        wait_until("idle stacks are trimmed", || resident_kib() + FIBERS * 80 < high_kib);
+        // Takes the warm stacks that workers keep, and some of the trimmed ones.
+        let _held = parked(0);
+        next_line_spawns!();
+        let fiber = rt.spawn(overflow::<256>);
+        drop(fiber.join());
+    };
+    in_child("", body, |ended| assert_overflow_reported(ended, None, 256));
+}
+
+#[test]
+fn an_overflow_is_reported_also_in_locked_memory() {
+    // Before the first fiber, and after it, when guard markers are in use.
+    for fibers_come_first in [false, true] {
+        let body = || {
+            let rt = fibers_come_first.then(|| runtime(2));
+            // SAFETY: changes how this process, a child, is paged, and nothing else.
+            if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
+                println!("skipped: mlockall is not permitted");
+                return;
+            }
+            overflow_in(&rt.unwrap_or_else(|| runtime(2)), Some("locked"));
+        };
+        in_child(&format!("fibers first: {fibers_come_first}"), body, |ended| {
+            if !ended.out.contains("skipped") {
+                assert_overflow_reported(ended, Some("locked"), 64);
+            }
+        });
+    }
+}
+
+#[test]
 fn no_name_can_spoil_the_report() {
     for name in ["x".repeat(5_000), "two\nlines".into(), "\u{7f}\u{1b}[2J\r".into(), "ends with a wide \u{1f980}".into()] {
         let body = || overflow_in(&runtime(2), Some(&name));
@@ -418,6 +473,20 @@ fn map_anonymous(len: usize, protection: i32) -> usize {
     let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
     assert_ne!(base, libc::MAP_FAILED);
     base as usize
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !condition() {
+        assert!(Instant::now() < end, "not after 30 s: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn resident_kib() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 fn runtime(workers: usize) -> Runtime {

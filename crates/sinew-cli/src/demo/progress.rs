@@ -1,4 +1,4 @@
-//! How far a phase is: a bar on a terminal, a line elsewhere.
+//! How far a phase is: a bar on a terminal, nothing elsewhere; and one line when it is over.
 
 use std::time::{Duration, Instant};
 
@@ -32,11 +32,9 @@ impl Phase {
     /// Ends the phase; how long it took.
     pub(super) fn end(self) -> Duration {
         let took = self.begun.elapsed();
-        if self.bar.is_hidden() {
-            eprintln!("{:<8} {} fibers in {:.3} s", self.name, HumanCount(self.fibers), took.as_secs_f64());
-        } else {
-            self.bar.finish();
-        }
+        // Finished bars would draw over each other; the line stays.
+        self.bar.finish_and_clear();
+        eprintln!("{:<8} {} fibers in {:.3} s", self.name, HumanCount(self.fibers), took.as_secs_f64());
         took
     }
 }

@@ -6,11 +6,13 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use indicatif::HumanCount;
 
-/// What a waiting fiber may cost at most, by the size of its stack: the promise of the project's design, in KiB.
+use super::flock::WAKE_BURST;
+
+/// What a parked fiber may cost at most, by the size of its stack: the promise of the project's design, in KiB.
 const BOUNDS_KIB: [(usize, f64); 2] = [(256 << 10, 4.8), (64 << 10, 4.4)];
 
 /// Widths of the columns.
-const NAME: usize = 24;
+const NAME: usize = 26;
 const VALUE: usize = 14;
 
 /// All figures of one run.
@@ -18,7 +20,7 @@ pub(super) struct Report {
     pub(super) fibers: usize,
     pub(super) workers: usize,
     pub(super) stack_bytes: usize,
-    /// Of all fibers together, while they wait.
+    /// Of all fibers together, while they are parked.
     pub(super) memory_bytes: u64,
     pub(super) mappings: usize,
     pub(super) spawn: Duration,
@@ -61,18 +63,19 @@ impl fmt::Display for Report {
         row(f, "workers", count(self.workers), "")?;
         row(f, "stack", size(self.stack_bytes), "of address space per fiber")?;
         rule(f)?;
-        row(f, "memory per fiber", format!("{:.2} KiB", self.memory_kib()), &self.memory_note())?;
+        row(f, "memory per parked fiber", format!("{:.2} KiB", self.memory_kib()), &self.memory_note())?;
         row(f, "mappings (VMAs)", count(self.mappings), "")?;
         rule(f)?;
-        row(f, "spawn", rate(self.fibers as f64, self.spawn), &format!("fibers/s, until all wait: {}", seconds(self.spawn)))?;
+        row(f, "spawn", rate(self.fibers as f64, self.spawn), &format!("fibers/s, until all are parked: {}", seconds(self.spawn)))?;
         row(f, "wake", rate(self.fibers as f64, self.wake), &format!("fibers/s, until all ran: {}", seconds(self.wake)))?;
         row(f, "join", rate(self.fibers as f64, self.join), &format!("fibers/s, until all ended: {}", seconds(self.join)))?;
         self.switch_row(f, "switch, few fibers", &self.switch_few)?;
         self.switch_row(f, "switch, all fibers", &self.switch_all)?;
         rule(f)?;
-        for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)] {
+        let how = format!("each worker wakes {WAKE_BURST}, then lets them run");
+        for (name, quantile, note) in [("p50", 0.5, &*how), ("p99", 0.99, ""), ("p999", 0.999, ""), ("max", 1.0, "")] {
             let ns = self.latencies_ns.value_at_quantile(quantile);
-            row(f, &format!("ready to running, {name}"), time(ns), "")?;
+            row(f, &format!("ready to running, {name}"), time(ns), note)?;
         }
         rule(f)?;
         row(f, "total", seconds(self.total), "from start to the last join")
@@ -87,9 +90,9 @@ impl Report {
     fn memory_note(&self) -> String {
         let bytes = count(self.memory_bytes as usize / self.fibers);
         match BOUNDS_KIB.iter().find(|(stack_bytes, _)| *stack_bytes == self.stack_bytes) {
-            Some((_, bound)) if self.memory_kib() <= *bound => format!("waiting: {bytes} bytes; the bound of {bound} KiB is kept"),
-            Some((_, bound)) => format!("waiting: {bytes} bytes; ABOVE the bound of {bound} KiB"),
-            None => format!("waiting: {bytes} bytes; no bound is set for this stack"),
+            Some((_, bound)) if self.memory_kib() <= *bound => format!("{bytes} bytes; the bound of {bound} KiB is kept"),
+            Some((_, bound)) => format!("{bytes} bytes; ABOVE the bound of {bound} KiB"),
+            None => format!("{bytes} bytes; no bound is set for this stack"),
         }
     }
 

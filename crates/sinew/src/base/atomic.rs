@@ -7,3 +7,6 @@ pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
 pub(crate) use std::thread_local;
+
+/// Whether atomics have the size they have in memory; the models' do not.
+pub(crate) const AS_IN_MEMORY: bool = true;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::panic::Location;
 use std::ptr::NonNull;
 
+use crate::base::atomic::thread_local;
 use crate::fiber::stack::Class;
 use crate::fiber::{Control, Id, Kind, stack};
 use crate::os::memory;

@@ -72,7 +72,8 @@ thread_local! {
 /// thread-local's address over a switch (`inline(never)` alone does not stop it at -O3).
 #[inline(never)]
 pub(crate) fn here() -> Option<&'static Worker> {
-    let worker = HERE.with(Cell::get);
+    // Never an error with std: what has no destructor is not destroyed. shuttle's thread-locals end with their thread.
+    let worker = HERE.try_with(Cell::get).unwrap_or(ptr::null());
     // SAFETY: no instruction at all; `worker` becomes a value the compiler knows nothing of.
     unsafe { std::arch::asm!("/* {0} */", in(reg) worker, options(nostack, preserves_flags)) };
     // SAFETY: set while `Worker::run` runs on this thread, which is longer than any of its fibers; the reference does not leave the thread.

@@ -1,0 +1,138 @@
+//! The system as the scheduler sees it, on shuttle's threads, which all run on one OS thread.
+
+#[path = "../../../src/os/memory.rs"]
+pub mod memory;
+
+/// A clock that goes on by a microsecond each time somebody looks.
+pub mod clock {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    const LOOK_NS: u64 = 1_000;
+    std::thread_local!(static NOW_NS: Cell<u64> = const { Cell::new(1) });
+
+    pub fn now_ns() -> u64 {
+        NOW_NS.set(NOW_NS.get() + LOOK_NS);
+        NOW_NS.get()
+    }
+
+    /// Time goes faster for who sleeps: a quarter of what is left passes at each look.
+    pub fn passes_towards(deadline_ns: u64) -> bool {
+        let left = deadline_ns.saturating_sub(now_ns());
+        NOW_NS.set(NOW_NS.get() + left / 4);
+        now_ns() >= deadline_ns
+    }
+
+    pub fn deadline_ns(after: Duration) -> u64 {
+        u64::try_from(after.as_nanos()).map_or(u64::MAX, |ns| now_ns().saturating_add(ns))
+    }
+}
+
+/// A futex: who waits is woken by `wake_one` alone, or by its deadline.
+pub mod futex {
+    use std::cell::RefCell;
+    use std::collections::HashMap;
+
+    use super::clock;
+    use crate::base::atomic::{AtomicU32, Relaxed, mutant};
+
+    std::thread_local! {
+        /// By address of the word: the tickets of those that wait there.
+        static QUEUES: RefCell<(u64, HashMap<usize, Vec<(u64, shuttle::thread::Thread)>>)> = RefCell::default();
+    }
+
+    pub fn wait(word: &AtomicU32, expected: u32, deadline_ns: u64) {
+        let me = shuttle::thread::current();
+        // The look at the word and the queueing are one step, as in the kernel: no shuttle operation between them.
+        word.load(Relaxed);
+        // SAFETY: shuttle runs one thread at a time.
+        if unsafe { word.raw_load() } != expected {
+            return;
+        }
+        let address = std::ptr::from_ref(word) as usize;
+        let ticket = QUEUES.with_borrow_mut(|(next, queues)| {
+            *next += 1;
+            queues.entry(address).or_default().push((*next, me));
+            *next
+        });
+        let waits = || QUEUES.with_borrow(|(_, queues)| queues[&address].iter().any(|(t, _)| *t == ticket));
+        while waits() {
+            if deadline_ns == u64::MAX {
+                // For good: if nobody wakes it, shuttle reports a deadlock.
+                shuttle::thread::park();
+            } else if clock::passes_towards(deadline_ns) {
+                QUEUES.with_borrow_mut(|(_, queues)| queues.get_mut(&address).unwrap().retain(|(t, _)| *t != ticket));
+                return;
+            } else {
+                shuttle::thread::yield_now();
+            }
+        }
+    }
+
+    pub fn wake_one(word: &AtomicU32) {
+        if mutant("no kernel wake") {
+            return;
+        }
+        let address = std::ptr::from_ref(word) as usize;
+        let woken = QUEUES.with_borrow_mut(|(_, queues)| {
+            let queue = queues.get_mut(&address).filter(|queue| !queue.is_empty())?;
+            Some(queue.remove(0).1)
+        });
+        if let Some(thread) = woken {
+            thread.unpark();
+        }
+    }
+}
+
+/// A lock that lets other shuttle threads go on while it waits.
+pub mod lock {
+    use std::cell::UnsafeCell;
+    use std::ops::{Deref, DerefMut};
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    pub struct Lock<T> {
+        held: AtomicBool,
+        value: UnsafeCell<T>,
+    }
+
+    // SAFETY: `held` lets one thread at a time in.
+    unsafe impl<T: Send> Sync for Lock<T> {}
+
+    impl<T> Lock<T> {
+        pub const fn new(value: T) -> Self {
+            Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
+        }
+
+        pub fn lock(&self) -> Held<'_, T> {
+            while self.held.swap(true, SeqCst) {
+                shuttle::thread::yield_now();
+            }
+            Held { lock: self }
+        }
+    }
+
+    pub struct Held<'a, T> {
+        lock: &'a Lock<T>,
+    }
+
+    impl<T> Drop for Held<'_, T> {
+        fn drop(&mut self) {
+            self.lock.held.store(false, SeqCst);
+        }
+    }
+
+    impl<T> Deref for Held<'_, T> {
+        type Target = T;
+        fn deref(&self) -> &T {
+            // SAFETY: the lock is held.
+            unsafe { &*self.lock.value.get() }
+        }
+    }
+
+    impl<T> DerefMut for Held<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            // SAFETY: the lock is held, and `&mut self` keeps this the only borrow.
+            unsafe { &mut *self.lock.value.get() }
+        }
+    }
+}

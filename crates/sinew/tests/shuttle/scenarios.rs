@@ -1,0 +1,224 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, MaxSteps, Runner};
+
+use crate::base::atomic::set_mutant;
+use crate::rt::runtime::with_workers;
+use crate::rt::spawn::Builder;
+use crate::{current, park, park_timeout, scope, sleep, spawn, yield_now};
+
+/// Schedules of each scenario in CI; half random, half by priorities (PCT).
+const SCHEDULES: usize = 600;
+
+fn config() -> Config {
+    let mut config = Config::new();
+    config.stack_size = 256 * 1024;
+    // A lost wake-up spins in the futex for ever: far fewer steps than this are needed otherwise.
+    config.max_steps = MaxSteps::FailAfter(200_000);
+    config.silence_warnings = true;
+    config
+}
+
+fn explore(scenario: impl Fn() + Send + Sync + Clone + 'static) {
+    let schedules = std::env::var("SINEW_SHUTTLE").ok().map_or(SCHEDULES, |n| n.parse().expect("SINEW_SHUTTLE is a number of schedules"));
+    Runner::new(RandomScheduler::new(schedules / 2), config()).run(scenario.clone());
+    Runner::new(PctScheduler::new(3, schedules / 2), config()).run(scenario);
+}
+
+#[test]
+fn fibers_spawned_from_outside_and_from_fibers_all_end() {
+    explore(|| {
+        with_workers(2, |group| {
+            let ended = Arc::new(AtomicUsize::new(0));
+            let handles: Vec<_> = (0..3)
+                .map(|_| {
+                    let ended = ended.clone();
+                    let body = move || {
+                        let child = spawn({
+                            let ended = ended.clone();
+                            move || ended.fetch_add(1, SeqCst)
+                        });
+                        yield_now();
+                        child.join().unwrap();
+                        ended.fetch_add(1, SeqCst)
+                    };
+                    Builder::new().spawn_in(group, body).unwrap()
+                })
+                .collect();
+            for handle in handles {
+                handle.join().unwrap();
+            }
+            assert_eq!(ended.load(SeqCst), 6);
+        });
+    });
+}
+
+#[test]
+fn an_unpark_from_a_thread_or_a_fiber_is_never_lost() {
+    explore(|| {
+        with_workers(2, |group| {
+            let sleepers: Vec<_> = (0..2)
+                .map(|_| {
+                    Builder::new()
+                        .spawn_in(group, || {
+                            park();
+                            park();
+                        })
+                        .unwrap()
+                })
+                .collect();
+            let fibers: Vec<_> = sleepers.iter().map(|s| s.fiber().clone()).collect();
+            // A token each by a fiber; the second, once the first was used or merged, by this thread until all have ended.
+            let waker = {
+                let fibers = fibers.clone();
+                Builder::new().spawn_in(group, move || fibers.iter().for_each(|f| f.unpark())).unwrap()
+            };
+            waker.join().unwrap();
+            for sleeper in sleepers {
+                while !sleeper.is_finished() {
+                    sleeper.fiber().unpark();
+                    shuttle::thread::yield_now();
+                }
+                sleeper.join().unwrap();
+            }
+        });
+    });
+}
+
+#[test]
+fn a_fiber_runs_on_one_worker_at_a_time_and_always_on_the_same() {
+    explore(|| {
+        with_workers(2, |group| {
+            let handles: Vec<_> = (0..3)
+                .map(|_| {
+                    let body = || {
+                        let home = shuttle::thread::current().id();
+                        for _ in 0..3 {
+                            let me = current();
+                            spawn(move || me.unpark());
+                            park();
+                            assert_eq!(shuttle::thread::current().id(), home, "F5");
+                        }
+                    };
+                    Builder::new().spawn_in(group, body).unwrap()
+                })
+                .collect();
+            handles.into_iter().for_each(|h| h.join().unwrap());
+        });
+    });
+}
+
+#[test]
+fn a_scope_outlives_its_children_under_every_schedule() {
+    explore(|| {
+        with_workers(2, |group| {
+            let body = || {
+                let mut counts = [0u32; 3];
+                scope(|s| {
+                    for count in &mut counts {
+                        s.spawn(move || {
+                            yield_now();
+                            *count += 1;
+                        });
+                    }
+                });
+                counts
+            };
+            assert_eq!(Builder::new().spawn_in(group, body).unwrap().join().unwrap(), [1, 1, 1]);
+        });
+    });
+}
+
+#[test]
+fn a_wake_against_its_timeout_has_one_winner() {
+    explore(|| {
+        with_workers(2, |group| {
+            let sleeper = Builder::new()
+                .spawn_in(group, || {
+                    // A token that came too late for this park is there for the next.
+                    park_timeout(Duration::from_micros(30));
+                    park_timeout(Duration::from_micros(30));
+                    sleep(Duration::from_micros(5));
+                })
+                .unwrap();
+            let fiber = sleeper.fiber().clone();
+            let waker = Builder::new().spawn_in(group, move || fiber.unpark()).unwrap();
+            waker.join().unwrap();
+            sleeper.join().unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_group_stopped_at_any_moment_runs_or_refuses_every_fiber() {
+    explore(|| {
+        let handles = Arc::new(std::sync::Mutex::new(Vec::new()));
+        with_workers(2, |group| {
+            for i in 0..3usize {
+                if let Ok(handle) = Builder::new().spawn_in(group, move || i) {
+                    handles.lock().unwrap().push(handle);
+                }
+            }
+            // The group is stopped when this returns, with fibers still on their way.
+        });
+        let handles = std::mem::take(&mut *handles.lock().unwrap());
+        for (i, handle) in handles.into_iter().enumerate() {
+            match handle.join() {
+                Ok(value) => assert_eq!(value, i),
+                Err(payload) => assert!(payload.is::<crate::NeverRan>()),
+            }
+        }
+    });
+}
+
+/// Two fibers of one worker and a third elsewhere that each wait for the other two: no order of wakes leaves one behind.
+#[test]
+fn fibers_that_wait_for_each_other_meet() {
+    explore(|| {
+        with_workers(3, |group| {
+            let arrived = Arc::new(AtomicUsize::new(0));
+            let fibers: Arc<std::sync::Mutex<Vec<crate::Fiber>>> = Arc::default();
+            let handles: Vec<_> = (0..3)
+                .map(|_| {
+                    let (arrived, fibers) = (arrived.clone(), fibers.clone());
+                    let body = move || {
+                        // Nothing of shuttle's under std's lock: it would block the one thread that all run on.
+                        let me = current();
+                        fibers.lock().unwrap().push(me);
+                        if arrived.fetch_add(1, SeqCst) == 2 {
+                            let all = std::mem::take(&mut *fibers.lock().unwrap());
+                            all.iter().for_each(|f| f.unpark());
+                        }
+                        park();
+                    };
+                    Builder::new().spawn_in(group, body).unwrap()
+                })
+                .collect();
+            handles.into_iter().for_each(|h| h.join().unwrap());
+        });
+    });
+}
+
+/// The harness notices what it is there for: a kernel wake that is not sent. In a process of its own: shuttle cannot clean up after a deadlock.
+#[test]
+fn a_lost_wake_is_noticed() {
+    const CHILD: &str = "SINEW_SHUTTLE_LOSE_WAKES";
+    if std::env::var_os(CHILD).is_some() {
+        set_mutant("no kernel wake");
+        let scenario = || with_workers(2, |group| assert_eq!(Builder::new().spawn_in(group, || 1).unwrap().join().unwrap(), 1));
+        Runner::new(RandomScheduler::new(200), config()).run(scenario);
+        return;
+    }
+    let test = "scenarios::a_lost_wake_is_noticed";
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(CHILD, "1")
+        .env("RUST_BACKTRACE", "0")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stderr);
+    assert!(!child.status.success() && said.contains("deadlock!"), "workers that are never woken went unnoticed: {said}");
+}

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::atomic::{AcqRel, AtomicU64, Relaxed};
+use super::atomic::{AcqRel, AtomicU64, Relaxed, Release};
 
 /// Most workers a set can hold.
 pub(crate) const WORKERS_MAX: usize = 64;
@@ -93,6 +93,12 @@ impl Mask {
             }
         }
         false
+    }
+
+    /// Takes everybody out.
+    pub(crate) fn clear(&self) {
+        // Release: as a removal of each.
+        self.0.store(0, Release);
     }
 
     /// Takes `worker` out; `true` if it was there, and so this call is the one that did.

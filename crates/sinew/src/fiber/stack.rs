@@ -157,11 +157,15 @@ struct Shelf {
     /// Bottom of the next stack to carve from the newest slab, and how many are left in it.
     next: usize,
     left: usize,
+    /// Runs that workers had reserved and left uncarved.
+    spare: Vec<(usize, usize)>,
     slab_stacks: usize,
 }
 
 static DEPOT: Depot = Depot {
-    classes: [const { Lock::new(Shelf { dirty: Vec::new(), clean: Vec::new(), next: 0, left: 0, slab_stacks: SLAB_STACKS_MIN }) }; CLASSES],
+    classes: [const {
+        Lock::new(Shelf { dirty: Vec::new(), clean: Vec::new(), next: 0, left: 0, spare: Vec::new(), slab_stacks: SLAB_STACKS_MIN })
+    }; CLASSES],
     carved: AtomicUsize::new(0),
     dirty: AtomicUsize::new(0),
 };
@@ -224,6 +228,9 @@ impl Depot {
     /// A run of stacks that have no guard yet: bottom of the first, and how many.
     fn reserve(&self, class: Class) -> io::Result<(usize, usize)> {
         let mut shelf = self.shelf(class).lock();
+        if let Some(run) = shelf.spare.pop() {
+            return Ok(run);
+        }
         if shelf.left == 0 {
             shelf.new_slab(class)?;
         }
@@ -361,9 +368,12 @@ impl Row {
 }
 
 impl Drop for Cache {
-    /// The worker ends: its stacks serve others. What was reserved and not carved is address space alone, and stays unused.
+    /// The worker ends: its stacks, and what it had reserved, serve others.
     fn drop(&mut self) {
         self.share(0);
+        for (class, row) in self.classes.iter().enumerate().filter(|(_, row)| row.left != 0) {
+            depot().shelf(Class(class as u8)).lock().spare.push((row.next, row.left));
+        }
     }
 }
 

@@ -4,12 +4,13 @@
 //! larger ones are boxed, and the slot holds the box.
 
 use std::any::Any;
+use std::io::Write;
 use std::marker::PhantomData;
 use std::mem::{align_of, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::join::{Detach, Finish};
-use super::{Control, INLINE_BYTES, Watcher};
+use super::{Control, INLINE_BYTES, Verdict, Watcher};
 use crate::fiber::stack::NoStack;
 use crate::os::memory::Guard;
 
@@ -121,9 +122,24 @@ impl Control {
     pub(crate) unsafe fn detach<T>(&self) {
         match self.join.detach() {
             Detach::Left => {}
-            // SAFETY: `detach` said that the outcome is ours.
-            Detach::DropOutcome => drop(unsafe { self.take_outcome::<T>() }),
+            Detach::DropOutcome => {
+                // SAFETY: `detach` said that the outcome is ours.
+                let outcome = unsafe { self.take_outcome::<T>() };
+                if outcome.is_err() {
+                    self.report_lost();
+                }
+                drop(outcome);
+            }
         }
+    }
+
+    /// Says on stderr that it panicked, or never ran, and that no `join` will show it.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn report_lost(&self) {
+        let what = if self.verdict() == Verdict::Run { "panicked" } else { "never ran" };
+        // Not `eprintln`, which panics where stderr is gone.
+        let _ = writeln!(std::io::stderr(), "sinew: fiber {self}, {what}, and its handle was dropped: nobody will join it");
     }
 }
 
@@ -138,7 +154,7 @@ unsafe fn run<F: FnOnce() -> T, T>(control: &Control) -> Ended {
 unsafe fn refuse<F: FnOnce() -> T, T>(control: &Control, why: NeverRan) -> Ended {
     // SAFETY: `load` put an `F` there, and a fiber is run or refused once.
     let closure = unsafe { take::<F>(control) };
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(closure)));
+    quietly(|| drop(closure));
     // SAFETY: the closure is out of the slot.
     unsafe { finish::<T>(control, Err(Box::new(why))) }
 }
@@ -150,7 +166,7 @@ unsafe fn finish<T>(control: &Control, outcome: Outcome<T>) -> Ended {
         tally.panicked();
     }
     if control.join.is_detached() {
-        drop_quietly(outcome);
+        quietly(|| drop(outcome));
         let _ = control.join.finish();
         return Ended { watcher: None, lost_panic: failed };
     }
@@ -162,15 +178,17 @@ unsafe fn finish<T>(control: &Control, outcome: Outcome<T>) -> Ended {
         Finish::WakeWatcher => Ended { watcher: Some(unsafe { control.take_watcher() }), lost_panic: false },
         Finish::DropOutcome => {
             // SAFETY: `finish` said that nobody will take it; it was put there a moment ago.
-            drop_quietly(unsafe { control.take_outcome::<T>() });
+            let outcome = unsafe { control.take_outcome::<T>() };
+            quietly(|| drop(outcome));
             Ended { watcher: None, lost_panic: failed }
         }
     }
 }
 
-/// Drops a value whose destructor may panic, at a place where a panic has nobody to go to. The panic hook has reported it.
-fn drop_quietly<V>(value: V) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+/// Runs user code at a place where a panic has nobody to go to. The panic hook has reported it; its payload is leaked, since dropping that
+/// could panic in turn.
+pub(crate) fn quietly(f: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(f)) {
         std::mem::forget(payload);
     }
 }

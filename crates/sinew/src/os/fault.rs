@@ -76,22 +76,6 @@ pub(crate) fn ensure_alternate_stack() {
     }
 }
 
-/// Leaves asynchronous signals to the process's other threads: a handler's frame (1.5 KiB with AVX2, 3.5 with AVX-512) on a fiber's stack would
-/// touch a second page, and interrupts are nothing a fiber can act on. Faults, and the profiler's SIGPROF, still come.
-pub(crate) fn block_asynchronous_signals() {
-    const KEPT: [i32; 8] =
-        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS, libc::SIGPROF];
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: the set is filled before it is used; the mask of this thread alone changes.
-    unsafe {
-        libc::sigfillset(set.as_mut_ptr());
-        for signal in KEPT {
-            libc::sigdelset(set.as_mut_ptr(), signal);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), ptr::null_mut());
-    }
-}
-
 extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(installed) = INSTALLED.get() else { return };
     // SAFETY: the kernel hands a valid `siginfo_t` to an SA_SIGINFO handler.

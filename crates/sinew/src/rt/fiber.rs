@@ -1,8 +1,9 @@
 //! Handles to fibers, and to plain threads that wait as fibers do.
 
+use std::cell::Cell;
 use std::fmt;
 use std::panic::Location;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use crate::base::atomic::thread_local;
 use crate::fiber::stack::Class;
@@ -107,23 +108,50 @@ impl fmt::Debug for Fiber {
 
 thread_local! {
     /// The block of a plain thread, made when it first waits. Fibers never come here: theirs is their worker's (`Me::now`).
-    static THREAD: Fiber = thread_fiber();
+    static BLOCK: Cell<*const Control> = const { Cell::new(ptr::null()) };
+    /// Gives the block up when the thread ends.
+    static KEEPER: Keeper = const { Keeper };
 }
 
+struct Keeper;
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let block = BLOCK.try_with(|block| block.replace(ptr::null())).unwrap_or(ptr::null());
+        if !block.is_null() {
+            // SAFETY: the thread's own reference, given up once.
+            drop(unsafe { Fiber::from_reference(block) });
+        }
+    }
+}
+
+/// The block of this plain thread. A thread that waits while its thread-locals are being destroyed gets one that nobody gives up: one
+/// block is lost with it.
 #[track_caller]
-fn thread_fiber() -> Fiber {
-    let block = new_block();
-    assert!(!block.is_null(), "sinew: no control block left for this thread: too many fibers are alive");
-    let name = std::thread::current().name().map(Box::from);
-    let class = Class::for_bytes(stack::DEFAULT_BYTES).expect("the default size is a valid one");
-    // SAFETY: the block came from the pool just now; the one reference is the handle's.
+pub(crate) fn of_this_thread() -> Fiber {
+    let block = BLOCK.try_with(Cell::get).unwrap_or(ptr::null());
+    // SAFETY: the thread's own reference keeps the block; the handle gets one of its own.
     unsafe {
-        (*block).occupy(Kind::Thread, 1, class, name, Location::caller());
+        match block.as_ref() {
+            Some(block) => block.retain(),
+            None => return new_thread_block(),
+        }
         Fiber::from_reference(block)
     }
 }
 
-/// The block of this plain thread; a passing one while its thread-locals are being destroyed.
-pub(crate) fn of_this_thread() -> Fiber {
-    THREAD.try_with(Fiber::clone).unwrap_or_else(|_| thread_fiber())
+#[cold]
+#[track_caller]
+fn new_thread_block() -> Fiber {
+    let block = new_block();
+    assert!(!block.is_null(), "sinew: no control block left for this thread: too many fibers are alive");
+    let name = std::thread::current().name().map(Box::from);
+    let class = Class::for_bytes(stack::DEFAULT_BYTES).expect("the default size is a valid one");
+    // SAFETY: the block came from the pool just now; one reference is the thread's, one the handle's.
+    unsafe {
+        (*block).occupy(Kind::Thread, 2, class, name, Location::caller());
+        let _ = BLOCK.try_with(|place| place.set(block));
+        let _ = KEEPER.try_with(|_| ());
+        Fiber::from_reference(block)
+    }
 }

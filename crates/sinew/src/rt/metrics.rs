@@ -1,6 +1,7 @@
 //! What a runtime has counted, and the line per period of `SINEW_SCHEDTRACE`.
 
 use std::fmt;
+use std::io::Write;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -190,7 +191,8 @@ fn trace(group: Weak<Group>, period: Duration) {
     while let Some(group) = group.upgrade().filter(|group| !group.is_stopping()) {
         let all = latencies(&group);
         let now = Metrics::with_latencies(&group, &all.since(&waits));
-        eprintln!("sinew {:>8}ms {}", started.elapsed().as_millis(), TraceLine { now: &now, earlier: &earlier });
+        let line = TraceLine { now: &now, earlier: &earlier };
+        let _ = writeln!(std::io::stderr(), "sinew {:>8}ms {line}", started.elapsed().as_millis());
         (earlier, waits) = (now, all);
         drop(group);
         std::thread::sleep(period);

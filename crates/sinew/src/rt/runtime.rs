@@ -1,7 +1,7 @@
 //! Runtimes: the default one, which starts by itself, and those that programs build.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::panic::Location;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -95,7 +95,8 @@ impl Drop for Runtime {
             Err(RecvTimeoutError::Disconnected) => {}
             _ => {
                 let left: usize = self.group.settled();
-                eprintln!(
+                let _ = writeln!(
+                    io::stderr(),
                     "sinew: a runtime was dropped, and after {DROP_GRACE:?} {left} of its fibers had not ended: they and their workers are left as they are"
                 );
             }
@@ -221,7 +222,6 @@ fn start(group: Arc<Group>) -> io::Result<Runtime> {
 /// A worker's thread.
 fn work(group: Arc<Group>, index: usize, report: Sender<io::Result<()>>, alive: Sender<()>) {
     fault::ensure_alternate_stack();
-    fault::block_asynchronous_signals();
     match Worker::new(group.clone(), index) {
         Ok(worker) => {
             let _ = report.send(Ok(()));

@@ -147,20 +147,30 @@ impl<T> Handle<T> {
         self.fiber.control().join.is_done()
     }
 
-    pub(crate) fn join(mut self) -> Result<T, Box<dyn Any + Send>> {
+    pub(crate) fn join(self) -> Result<T, Box<dyn Any + Send>> {
+        if self.is_finished() { self.take() } else { self.join_as(&Me::now()) }
+    }
+
+    /// As `join`; cannot fail for want of a control block for the caller.
+    pub(crate) fn join_as(mut self, me: &Me) -> Result<T, Box<dyn Any + Send>> {
         self.unwatch();
-        self.wait();
+        self.wait(me);
+        self.take()
+    }
+
+    fn take(mut self) -> Result<T, Box<dyn Any + Send>> {
+        assert!(self.claim != Claim::Taken, "a JoinHandle was joined after it had given its outcome to a poll");
+        self.unwatch();
         self.claim = Claim::Taken;
         // SAFETY: the fiber is done, the outcome is this handle's and was not taken before.
         unsafe { self.fiber.control().take_outcome() }
     }
 
-    fn wait(&self) {
+    fn wait(&self, me: &Me) {
         let control = self.fiber.control();
         if control.join.is_done() {
             return;
         }
-        let me = Me::now();
         // SAFETY: the fiber is not watched, so the field is this handle's (`join.rs`, I1).
         unsafe { control.put_watcher(Watcher::Waiter(me.control())) };
         me.control().state.begin_wait();
@@ -400,9 +410,11 @@ where
     F: FnOnce() -> T + Send,
     T: Send,
 {
+    // Before the fiber exists, since it may fail: nothing may panic between the launch and the end of the fiber.
+    let me = Me::now();
     // SAFETY: this function waits for the fiber's end whatever happens, so what `f` borrows outlives it.
     let handle = unsafe { launch(group, Settings::default(), site, f) }.unwrap_or_else(|error| panic!("sinew: {error}"));
-    unwrap_outcome(handle.join())
+    unwrap_outcome(handle.join_as(&me))
 }
 
 /// How a fiber is to be made, as [`std::thread::Builder`].

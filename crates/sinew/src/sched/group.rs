@@ -16,7 +16,7 @@ use crate::base::deque::{Deque, Stolen};
 use crate::base::histogram::Histogram;
 use crate::base::inbox::{Inbox, Pushed};
 use crate::base::list::List;
-use crate::base::mask::Set;
+use crate::base::mask::{Mask, Set};
 use crate::fiber::Control;
 use crate::fiber::stack::{Class, NoStack};
 use crate::fiber::task::NeverRan;
@@ -154,6 +154,8 @@ pub(crate) struct Group {
     queued: AtomicUsize,
     starved: Lock<Starved>,
     starved_count: AtomicUsize,
+    /// Workers that have handed out what stacks they can spare since the last fiber starved.
+    spared: Mask,
     /// Workers asleep with no deadline.
     asleep_for_good: AtomicUsize,
     stopping: AtomicUsize,
@@ -174,6 +176,7 @@ impl Group {
             queued: AtomicUsize::new(0),
             starved: Lock::new(Starved { list: List::new(), why: None }),
             starved_count: AtomicUsize::new(0),
+            spared: Mask::new(),
             asleep_for_good: AtomicUsize::new(0),
             stopping: AtomicUsize::new(0),
         }
@@ -278,22 +281,54 @@ impl Group {
         self.queued.load(Relaxed)
     }
 
-    /// Puts an unstarted fiber aside for which there is no stack.
+    /// Puts an unstarted fiber aside for which there is no stack, and has every worker look whether it can spare one.
     ///
     /// # Safety
     /// The fiber is unstarted and the caller's alone.
     #[cold]
     pub(crate) unsafe fn starve(&self, control: *const Control, why: &NoStack) {
-        let mut starved = self.starved.lock();
+        {
+            let mut starved = self.starved.lock();
+            // SAFETY: the caller's promise.
+            unsafe { starved.list.push(control.cast_mut()) };
+            starved.why = Some(NeverRan::no_stack(why));
+            self.spared.clear();
+            self.starved_count.fetch_add(1, Relaxed);
+        }
+        self.seats.iter().for_each(Seat::wake);
+    }
+
+    /// Puts a fiber that was taken out for a stack that is not there back where it was.
+    ///
+    /// # Safety
+    /// The fiber is unstarted and the caller's alone.
+    #[cold]
+    pub(crate) unsafe fn starve_again(&self, control: *const Control) {
+        let starved = self.starved.lock();
         // SAFETY: the caller's promise.
-        unsafe { starved.list.push(control.cast_mut()) };
-        starved.why = Some(NeverRan::no_stack(why));
+        unsafe { starved.list.push_front(control.cast_mut()) };
         self.starved_count.fetch_add(1, Relaxed);
     }
 
     #[inline]
     pub(crate) fn has_starved(&self) -> bool {
         self.starved_count.load(Relaxed) != 0
+    }
+
+    /// Whether `worker` has yet to see what it can spare for starved fibers.
+    #[inline]
+    pub(crate) fn owes_stacks(&self, worker: usize) -> bool {
+        self.has_starved() && !self.spared.get().contains(worker)
+    }
+
+    /// Notes that `worker` has handed out what it can spare.
+    pub(crate) fn note_spared(&self, worker: usize) {
+        self.spared.insert(worker);
+    }
+
+    /// Whether fibers starve although every worker has handed out what it can spare.
+    pub(crate) fn starves_for_good(&self) -> bool {
+        self.has_starved() && self.spared.get().len() == self.seats.len()
     }
 
     /// Takes the oldest fiber that waits for a stack; null if there is none.

@@ -20,7 +20,6 @@
 //! I3. `current` is the fiber whose stack this thread stands on; null in the loop.
 
 use std::cell::{Cell, UnsafeCell};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 
@@ -32,7 +31,7 @@ use crate::event::timers::Timers;
 use crate::fiber::stack::{self, Class, Stack};
 use crate::fiber::state::Cause;
 use crate::fiber::switch::{FloatControl, prepare, switch, switch_keeping_float};
-use crate::fiber::task::NeverRan;
+use crate::fiber::task::{NeverRan, quietly};
 use crate::fiber::{Claimed, Control, Kind, Verdict, Watcher, pool};
 use crate::os::{clock, futex};
 use crate::sched::group::{Group, Seat, add};
@@ -145,7 +144,9 @@ pub(crate) struct Worker {
     deferred: Cell<bool>,
     /// A stack was given back while fibers waited for one.
     feed: Cell<bool>,
+    /// The stack for fibers that are ended without one of their own, unless one of them is on it.
     reserve: Cell<Option<Stack>>,
+    reserve_bottom: usize,
     stacks: UnsafeCell<stack::Cache>,
     blocks: UnsafeCell<pool::Cache>,
     timers: UnsafeCell<Timers>,
@@ -170,6 +171,7 @@ impl Worker {
             must_take: Cell::new(false),
             deferred: Cell::new(false),
             feed: Cell::new(false),
+            reserve_bottom: reserve.bottom(),
             reserve: Cell::new(Some(reserve)),
             stacks: UnsafeCell::new(stacks),
             blocks: UnsafeCell::new(pool::Cache::new()),
@@ -232,10 +234,10 @@ impl Worker {
             (*self.stacks.get()).settle();
         }
         self.seat().counters.ready.store(self.ready.len(), Relaxed);
-        if self.feed.replace(false) {
+        if self.feed.replace(false) || self.group.owes_stacks(self.index) {
             self.feed_starved();
         }
-        if self.group.has_starved() && self.group.is_stopping() {
+        if self.group.is_stopping() && self.group.has_starved() {
             self.refuse_starved();
         }
     }
@@ -360,6 +362,10 @@ impl Worker {
         let arg = ptr::from_ref(control).cast_mut().cast();
         // SAFETY: the stack is ours and unused.
         let sp = unsafe { prepare(stack.bottom(), stack.top(), root, arg) };
+        self.settle_at(control, stack, sp);
+    }
+
+    fn settle_at(&self, control: &Control, stack: Stack, sp: *mut u8) {
         control.settle(ptr::from_ref(self.seat()).cast(), stack, sp);
         self.starts.set(self.starts.get().saturating_add(1));
         self.count_settled(1);
@@ -370,18 +376,21 @@ impl Worker {
         self.seat().counters.settled.store(self.settled.get(), Relaxed);
     }
 
-    /// Tries again for those that found no stack.
+    /// Tries again for those that found no stack, with what this worker can spare for others.
     #[cold]
     fn feed_starved(&self) {
+        // SAFETY: I1, I2.
+        unsafe { (*self.stacks.get()).share(0) };
+        self.group.note_spared(self.index);
         while self.group.has_starved() {
-            let control = self.group.pop_starved();
             // SAFETY: popped, so it is ours.
-            let Some(control) = (unsafe { control.as_ref() }) else { return };
-            if !self.start(control) {
-                return;
+            let Some(control) = (unsafe { self.group.pop_starved().as_ref() }) else { return };
+            // SAFETY: I1, I2; and the fiber is in no list.
+            unsafe {
+                let Ok(stack) = (*self.stacks.get()).take(control.class()) else { return self.group.starve_again(control) };
+                self.settle(control, stack);
+                self.ready.push(ptr::from_ref(control).cast_mut());
             }
-            // SAFETY: it is started now, and in no list.
-            unsafe { self.ready.push(ptr::from_ref(control).cast_mut()) };
         }
     }
 
@@ -457,7 +466,7 @@ impl Worker {
         // SAFETY: I1, I2.
         let (wake_ns, idle_stacks) = unsafe { ((*self.timers.get()).next_ns(), (*self.stacks.get()).idle()) };
         let for_good = wake_ns == u64::MAX;
-        if for_good && self.group.sleep_for_good() && self.group.has_starved() && self.refuse_starved() {
+        if for_good && self.group.sleep_for_good() && self.group.starves_for_good() && self.refuse_starved() {
             self.group.wake_from_good();
             return;
         }
@@ -523,6 +532,8 @@ impl Worker {
         unsafe {
             self.ready.push(ptr::from_ref(me).cast_mut());
             if ptr::eq(self.ready.first(), me) {
+                // No other fiber is ready: those not yet started are whom this yield is for.
+                self.turn.set(self.turn.get() | 1);
                 self.go(me, self.back_to_loop());
             } else {
                 self.leave(me);
@@ -643,21 +654,23 @@ impl Worker {
         // SAFETY: F4 - the stack goes to the next fiber in place, or to caches of this worker, which nobody else can take from
         // before this stack has been left (`stack.rs`, I2).
         let stack = unsafe { control.take_stack() };
-        let condemned = control.verdict() == Verdict::NoStack;
         if control.release() {
             // SAFETY: the last reference is gone.
             unsafe { recycle(control) };
         }
         self.feed.set(self.group.has_starved());
-        if condemned {
+        if stack.bottom() == self.reserve_bottom {
             self.reserve.set(Some(stack));
             return AfterEnd::Leave(self.back_to_loop());
         }
         if self.ready.is_empty() && self.budget.get() != 0 && !self.group.is_stopping() {
             if let Some(next) = self.child_for(&stack) {
                 self.budget.set(self.budget.get() - 1);
-                self.settle(next, stack);
+                // Not `prepare`: it would write over the frame we stand on. The place to begin at is never gone to.
+                let top = stack.top() as *mut u8;
+                self.settle_at(next, stack, top);
                 self.current.set(next);
+                self.note_running(next);
                 return AfterEnd::RunHere(next);
             }
         }
@@ -677,6 +690,14 @@ impl Worker {
         let pushed = self.seat().children.push(ptr::from_ref(child).cast_mut());
         debug_assert!(pushed, "no room for a child that was just taken out");
         None
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Some(stack) = self.reserve.take() {
+            self.stacks.get_mut().give(stack);
+        }
     }
 }
 
@@ -720,14 +741,12 @@ fn run_to_end(control: &Control) {
         }
     };
     if ended.lost_panic {
-        report_lost(control);
+        control.report_lost();
     }
     match ended.watcher {
         // SAFETY: a watcher waits until it is claimed, so its block is alive.
         Some(Watcher::Waiter(waiter)) => make_ready(unsafe { (*waiter).claim(Cause::Woken) }.expect("only the end wakes a joiner")),
-        Some(Watcher::Task(waker)) => {
-            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
-        }
+        Some(Watcher::Task(waker)) => quietly(|| waker.wake()),
         None => {}
     }
     if let Some(tally) = control.tally() {
@@ -736,16 +755,6 @@ fn run_to_end(control: &Control) {
             // SAFETY: the owner waits until the last child, this one, has claimed it, so its block is alive.
             make_ready(unsafe { (*owner).claim(Cause::Woken) }.expect("only the last child wakes a scope"));
         }
-    }
-}
-
-/// A panic, or a refusal, that no `join` will ever show.
-#[cold]
-#[inline(never)]
-fn report_lost(control: &Control) {
-    match control.verdict() {
-        Verdict::Run => eprintln!("sinew: fiber {control} panicked, and its handle was dropped: nobody will join it"),
-        _ => eprintln!("sinew: fiber {control} never ran, and its handle was dropped: nobody will join it"),
     }
 }
 

@@ -20,10 +20,9 @@ pub use rt::wait::{current, park, park_timeout, sleep, sleep_until, yield_now};
 /// Doors for this project's own tests and benchmarks. No promise is made about anything in here.
 #[doc(hidden)]
 pub mod hidden {
-    /// Makes stack guards by `mprotect`, as on an old kernel. Before the first fiber of the process only.
+    /// Makes stack guards by `mprotect` from now on, as on an old kernel.
     pub fn guard_by_mprotect() {
-        let kind = crate::os::memory::guard_kind(Some(crate::os::memory::Guard::Protect));
-        assert_eq!(kind, crate::os::memory::Guard::Protect, "the guard was chosen before");
+        crate::os::memory::guard_by_protection();
     }
 
     /// Makes memory calls for stacks fail with ENOMEM after `calls` more successes; `u64::MAX` ends that.

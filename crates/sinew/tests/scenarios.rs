@@ -2,10 +2,12 @@
 //!
 //! What must not be mixed with other tests of this process is tried in a child: this test binary again, with one test selected.
 
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::future::Future;
 use std::hint::{black_box, spin_loop};
+use std::os::unix::thread::JoinHandleExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::process::{Command, Stdio};
@@ -1075,6 +1077,95 @@ fn fibers_that_outlast_the_grace_of_their_runtime_can_still_be_woken_and_joined(
     });
 }
 
+/// The system's allocator; when told to, memory as that of a worker's seat becomes inaccessible for ever as it is freed.
+struct Guarding;
+
+static GUARD_SEATS: AtomicBool = AtomicBool::new(false);
+
+/// Whether this is the kind of memory that other threads reach a worker through: aligned to two cache lines, and large.
+fn is_guarded(layout: Layout) -> bool {
+    layout.align() == 128 && layout.size() >= 2048 && GUARD_SEATS.load(SeqCst)
+}
+
+// SAFETY: passes everything on to the system's allocator, or maps pages of its own and never gives them out again.
+unsafe impl GlobalAlloc for Guarding {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_guarded(layout) {
+            let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            // SAFETY: a fresh mapping touches no memory of ours.
+            return unsafe { libc::mmap(std::ptr::null_mut(), layout.size(), access, kind, -1, 0) }.cast();
+        }
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        if is_guarded(layout) {
+            // SAFETY: `alloc` mapped it; nobody may use it any more.
+            unsafe { libc::mprotect(memory.cast(), layout.size(), libc::PROT_NONE) };
+            return;
+        }
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Guarding = Guarding;
+
+#[test]
+fn a_wake_that_is_under_way_while_its_runtime_ends_touches_nothing_that_is_gone() {
+    // A thread is stopped by a signal somewhere in its unparks. The fibers it woke, and all others, end, and so does their runtime;
+    // then the thread goes on.
+    extern "C" fn stop_for_a_while(_: i32) {
+        let while_ = libc::timespec { tv_sec: 0, tv_nsec: 4_000_000 };
+        // SAFETY: sleeps, which a signal handler may.
+        unsafe { libc::nanosleep(&while_, std::ptr::null_mut()) };
+    }
+    in_child(0, || {
+        GUARD_SEATS.store(true, SeqCst);
+        // SAFETY: the handler is of the right type and does only what a handler may.
+        unsafe { libc::signal(libc::SIGUSR1, stop_for_a_while as extern "C" fn(i32) as libc::sighandler_t) };
+        let mut random = Random::new(1);
+        for _ in 0..200 {
+            let (rt, calm) = (runtime(1), Arc::new(AtomicBool::new(false)));
+            let parked: Vec<_> = (0..200).map(|_| rt.spawn(sinew::park)).collect();
+            let fibers: Vec<_> = parked.iter().map(|h| h.fiber().clone()).collect();
+            // Keeps the worker awake, so that it takes what is woken at once.
+            let awake = rt.spawn({
+                let calm = calm.clone();
+                move || {
+                    while !calm.load(SeqCst) {
+                        sinew::yield_now();
+                    }
+                }
+            });
+            let begun = Arc::new(AtomicBool::new(false));
+            let waker = std::thread::spawn({
+                let begun = begun.clone();
+                move || {
+                    begun.store(true, SeqCst);
+                    fibers.iter().for_each(sinew::Fiber::unpark);
+                }
+            });
+            while !begun.load(SeqCst) {
+                spin_loop();
+            }
+            (0..random.below(500)).for_each(|_| spin_loop());
+            // SAFETY: the thread was not joined yet, so its id is valid.
+            unsafe { libc::pthread_kill(waker.as_pthread_t(), libc::SIGUSR1) };
+            for handle in parked {
+                handle.fiber().unpark();
+                handle.join().unwrap();
+            }
+            calm.store(true, SeqCst);
+            awake.join().unwrap();
+            drop(rt);
+            waker.join().unwrap();
+        }
+    });
+}
+
 #[test]
 fn runtimes_that_come_and_go_leave_no_stacks_behind() {
     in_child(0, || {
@@ -1141,6 +1232,44 @@ fn a_fiber_is_not_refused_for_want_of_a_stack_while_idle_ones_lie_with_another_w
             for _ in 0..20 {
                 rt.run(|| Builder::new().stack_size(2 << 20).spawn(|| ()).unwrap().join()).expect("refused although stacks are idle");
                 std::thread::sleep(Duration::from_micros(200));
+            }
+            sinew::hidden::fail_memory_after(u64::MAX);
+        }
+    });
+}
+
+#[test]
+fn a_fiber_without_a_stack_is_refused_although_the_other_workers_are_just_lying_down() {
+    // A worker that polls or lies down at the moment at which the fiber starves must still see to its part.
+    in_child(0, || {
+        for workers in [2, 3] {
+            let rt = runtime(workers);
+            // Idle stacks of the default size with every worker.
+            let all = Arc::new(Barrier::new(workers));
+            let warm: Vec<_> = (0..workers)
+                .map(|_| {
+                    let all = all.clone();
+                    rt.spawn(move || {
+                        all.wait();
+                        (0..4).map(|_| sinew::spawn(sinew::yield_now)).collect::<Vec<_>>().into_iter().for_each(|h| h.join().unwrap());
+                        all.wait();
+                    })
+                })
+                .collect();
+            warm.into_iter().for_each(|h| h.join().unwrap());
+            sinew::hidden::fail_memory_after(0);
+            for round in 0..rounds(5_000, 20_000) {
+                let large = || Builder::new().stack_size(8 << 20).spawn(|| ()).unwrap();
+                let starving = rt.run(|| [large(), large()]);
+                (0..round % 100).for_each(|_| spin_loop());
+                for handle in starving {
+                    let end = Instant::now() + LIMIT / 4;
+                    while !handle.is_finished() {
+                        assert!(Instant::now() < end, "a fiber without a stack was forgotten in round {round} with {workers} workers");
+                        std::thread::yield_now();
+                    }
+                    assert!(handle.join().unwrap_err().is::<NeverRan>());
+                }
             }
             sinew::hidden::fail_memory_after(u64::MAX);
         }

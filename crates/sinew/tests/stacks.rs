@@ -392,7 +392,8 @@ fn a_panic_in_the_drop_of_a_starved_closure_harms_nobody() {
 fn a_starved_fiber_of_another_size_does_not_stand_in_the_way() {
     with_workers_and_guards(|workers| {
         let rt = runtime(workers);
-        // One that releases one stack of the common size, when the others starve already, one large before each of the common size.
+        let ticker = Ticker::start(&rt);
+        // Releases a stack of the common size when others starve already: a large one before each of the common size.
         let (large, common): (Vec<_>, Vec<_>) = rt.run(|| {
             fail_memory_after(0);
             let pair = |_| (Builder::new().stack_size(1 << 20).spawn(|| 2).unwrap(), sinew::spawn(|| 1));
@@ -403,7 +404,10 @@ fn a_starved_fiber_of_another_size_does_not_stand_in_the_way() {
         for fiber in common {
             assert_eq!(fiber.join().expect("a fiber was refused although there was a stack of its size"), 1);
         }
+        assert!(large.iter().all(|fiber| !fiber.is_finished()), "a fiber ended without a stack, while others could run");
+        ticker.park();
         large.into_iter().for_each(|fiber| assert_never_ran(fiber.join()));
+        ticker.end();
     });
 }
 
@@ -624,8 +628,25 @@ fn at_the_limit_of_mappings_idle_stacks_of_one_size_make_room_for_another() {
         fibers.iter().for_each(|fiber| fiber.fiber().unpark());
         fibers.into_iter().for_each(|fiber| drop(fiber.join()));
         println!("{} small stacks are idle", stacks());
-        let parked: Vec<_> = (0..100).map(|i| Parked::start(&rt, i)).collect();
-        parked.into_iter().for_each(Parked::end);
+        // Two thirds of the limit, so that most of the small ones must make room.
+        const LARGER: usize = 20_000;
+        let parked = Arc::new(AtomicUsize::new(0));
+        let fibers: Vec<_> = (0..LARGER)
+            .map(|_| {
+                let parked = parked.clone();
+                rt.spawn(move || {
+                    parked.fetch_add(1, SeqCst);
+                    sinew::park();
+                })
+            })
+            .collect();
+        wait_until("all are parked, or one was refused", || {
+            parked.load(SeqCst) == LARGER || fibers.iter().any(|fiber| fiber.is_finished())
+        });
+        assert_eq!(parked.load(SeqCst), LARGER, "refused with {} mappings, {} stacks", mappings(), stacks());
+        assert_process_is_healthy();
+        fibers.iter().for_each(|fiber| fiber.fiber().unpark());
+        fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
     };
     in_child("", body, Ended::assert_ok);
 }

@@ -144,8 +144,10 @@ pub(crate) struct NoStack {
 /// All stacks of the process that are with no fiber and in no worker's cache.
 pub(crate) struct Depot {
     classes: [Lock<Shelf>; CLASSES],
-    /// Stacks ever carved.
+    /// Stacks that have a guard.
     carved: AtomicUsize,
+    /// Of these, stacks whose guard is a mapping of its own.
+    protected: AtomicUsize,
     /// Stacks on the shelves whose pages are still there.
     dirty: AtomicUsize,
 }
@@ -167,6 +169,7 @@ static DEPOT: Depot = Depot {
         Lock::new(Shelf { dirty: Vec::new(), clean: Vec::new(), next: 0, left: 0, spare: Vec::new(), slab_stacks: SLAB_STACKS_MIN })
     }; CLASSES],
     carved: AtomicUsize::new(0),
+    protected: AtomicUsize::new(0),
     dirty: AtomicUsize::new(0),
 };
 
@@ -242,18 +245,35 @@ impl Depot {
 
     /// Makes the stack at `bottom` usable: its guard is installed and counted.
     fn carve(&self, bottom: usize) -> io::Result<()> {
-        let guard = memory::guard_kind(None);
-        let before = self.carved.fetch_add(1, Relaxed);
-        let installed = if guard == Guard::Protect && before >= protect_limit() {
-            Err(io::Error::from_raw_os_error(libc::ENOMEM))
-        } else {
-            // SAFETY: the pages below `bottom` belong to this stack, which nobody has used yet.
-            unsafe { memory::guard(guard, bottom - guard_bytes(), guard_bytes()) }
-        };
-        if installed.is_err() {
-            self.carved.fetch_sub(1, Relaxed);
+        let kind = memory::guard_kind();
+        let full = kind == Guard::Protect && self.protected.load(Relaxed) >= protect_limit();
+        if full && !self.uncarve_one() {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         }
-        installed
+        // SAFETY: the pages below `bottom` belong to this stack, which nobody has used yet.
+        let kind = unsafe { memory::guard(kind, bottom - guard_bytes(), guard_bytes()) }?;
+        self.carved.fetch_add(1, Relaxed);
+        self.protected.fetch_add(usize::from(kind == Guard::Protect), Relaxed);
+        Ok(())
+    }
+
+    /// Takes the guard of some idle stack away, so that its mappings serve another; `false` if no stack is idle here.
+    #[cold]
+    fn uncarve_one(&self) -> bool {
+        for class in 0..CLASSES {
+            let class = Class(class as u8);
+            let mut shelf = self.shelf(class).lock();
+            let Some(bottom) = shelf.clean.pop().or_else(|| shelf.take_dirty(self)) else { continue };
+            // SAFETY: I1 - the stack is this function's alone; it becomes one without a guard, which is carved anew before it is used.
+            if unsafe { memory::unguard(bottom - guard_bytes(), guard_bytes()) }.is_ok() {
+                shelf.spare.push((bottom, 1));
+                self.carved.fetch_sub(1, Relaxed);
+                self.protected.fetch_sub(1, Relaxed);
+                return true;
+            }
+            shelf.clean.push(bottom);
+        }
+        false
     }
 }
 
@@ -264,6 +284,13 @@ fn protect_limit() -> usize {
 }
 
 impl Shelf {
+    /// Takes an idle stack whose pages are still there.
+    fn take_dirty(&mut self, depot: &Depot) -> Option<usize> {
+        let bottom = self.dirty.pop()?;
+        depot.dirty.fetch_sub(1, Relaxed);
+        Some(bottom)
+    }
+
     /// Maps a slab, twice as large as the last; a smaller one where the system will not give that much.
     fn new_slab(&mut self, class: Class) -> io::Result<()> {
         let mut stacks = self.slab_stacks.min((SLAB_BYTES_MAX / class.stride()).max(1));
@@ -317,7 +344,7 @@ impl Cache {
             return self.take(class);
         }
         let stack = row.carve_next(class);
-        stack.map_err(|error| NoStack { error, stacks: depot().carved(), guard: memory::guard_kind(None) })
+        stack.map_err(|error| NoStack { error, stacks: depot().carved(), guard: memory::guard_kind() })
     }
 
     /// Most idle stacks of any class.

@@ -87,6 +87,9 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
         return;
     }
     let before = &installed.before[usize::from(signal == libc::SIGBUS)];
+    if before.sa_flags & libc::SA_RESETHAND != 0 {
+        default_action(signal);
+    }
     match before.sa_sigaction {
         libc::SIG_DFL | libc::SIG_IGN => default_action(signal),
         handler if before.sa_flags & libc::SA_SIGINFO != 0 => {

@@ -7,13 +7,13 @@
 //! | [`Guard::Marker`]: `MADV_GUARD_INSTALL` | 6.13+, memory not mlocked | about 1 us, no VMA | none met at a million |
 //! | [`Guard::Protect`]: `mprotect(PROT_NONE)` | any | about 4 us, two VMAs | `vm.max_map_count` / 2, about 32 thousand |
 //!
-//! The marker is tried first, once; a refusal (`EINVAL`: old kernel, or `mlockall(MCL_FUTURE)`) settles on `mprotect` for the life of
-//! the process. Markers survive `MADV_DONTNEED`, so one call can give back the pages of many adjacent stacks.
+//! The marker is tried first; a refusal (`EINVAL`: old kernel, or memory locked by `mlockall`, at any time) settles on `mprotect` for the rest of the
+//! process's life. Markers survive `MADV_DONTNEED`, so one call can give back the pages of many adjacent stacks.
 
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 
 const MADV_GUARD_INSTALL: i32 = 102;
 
@@ -33,19 +33,20 @@ pub(crate) fn page_size() -> usize {
     *SIZE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize)
 }
 
-/// The guard this process uses. The first caller decides: by `wanted` if it says so, else by asking the kernel.
-pub(crate) fn guard_kind(wanted: Option<Guard>) -> Guard {
-    static KIND: OnceLock<Guard> = OnceLock::new();
-    *KIND.get_or_init(|| wanted.unwrap_or_else(probe_guard))
+const MARKER: u8 = 0;
+const PROTECT: u8 = 1;
+
+/// The guard in use. Markers until the kernel has refused one.
+static KIND: AtomicU8 = AtomicU8::new(MARKER);
+
+/// The guard this process uses for its next stack.
+pub(crate) fn guard_kind() -> Guard {
+    if KIND.load(Relaxed) == MARKER { Guard::Marker } else { Guard::Protect }
 }
 
-fn probe_guard() -> Guard {
-    let page = page_size();
-    let Ok(probe) = map(page) else { return Guard::Protect };
-    let kind = if install_marker(probe, page).is_ok() { Guard::Marker } else { Guard::Protect };
-    // SAFETY: the probe was mapped above, is one page long and nobody else knows it.
-    unsafe { libc::munmap(probe as *mut _, page) };
-    kind
+/// Uses `mprotect` from now on.
+pub(crate) fn guard_by_protection() {
+    KIND.store(PROTECT, Relaxed);
 }
 
 /// Reserves `len` bytes of zeroed memory that cost nothing until touched; never in huge pages.
@@ -63,20 +64,36 @@ pub(crate) fn map(len: usize) -> io::Result<usize> {
     Ok(base as usize)
 }
 
-/// Makes every access to `len` bytes at `base` fault.
+/// Makes every access to `len` bytes at `base` fault; says by which kind of guard.
 ///
 /// # Safety
 /// The range is page-aligned, lies in a mapping from [`map`], and nobody uses its content.
-pub(crate) unsafe fn guard(kind: Guard, base: usize, len: usize) -> io::Result<()> {
+pub(crate) unsafe fn guard(kind: Guard, base: usize, len: usize) -> io::Result<Guard> {
     injected_failure()?;
     match kind {
-        Guard::Marker => install_marker(base, len),
-        Guard::Protect => {
-            // SAFETY: by the caller's promise nobody uses the range.
-            let failed = unsafe { libc::mprotect(base as *mut _, len, libc::PROT_NONE) } != 0;
-            if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
-        }
+        Guard::Marker => match install_marker(base, len) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                guard_by_protection();
+                protect(base, len, libc::PROT_NONE).map(|()| Guard::Protect)
+            }
+            installed => installed.map(|()| kind),
+        },
+        Guard::Protect => protect(base, len, libc::PROT_NONE).map(|()| kind),
     }
+}
+
+/// Takes a guard by `mprotect` away again, and with it its mappings.
+///
+/// # Safety
+/// The range was guarded so, and nobody relies on it.
+pub(crate) unsafe fn unguard(base: usize, len: usize) -> io::Result<()> {
+    protect(base, len, libc::PROT_READ | libc::PROT_WRITE)
+}
+
+fn protect(base: usize, len: usize, rights: i32) -> io::Result<()> {
+    // SAFETY: callers give a range of their own mapping whose content nobody uses.
+    let failed = unsafe { libc::mprotect(base as *mut _, len, rights) } != 0;
+    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn install_marker(base: usize, len: usize) -> io::Result<()> {

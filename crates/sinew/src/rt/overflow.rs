@@ -13,11 +13,21 @@ pub(crate) fn describe(address: usize, line: &mut Line) -> bool {
         return false;
     }
     let kib = control.class().bytes() / 1024;
+    // The fix before the name, which may be long; the name without what would speak to a terminal.
     let _ = write!(
         line,
-        "sinew: fiber {control}, overflowed its stack of {kib} KiB; give it more with Builder::stack_size, or all fibers with \
-         SINEW_STACK={}K",
-        kib * 2
+        "sinew: fiber {} overflowed its stack of {kib} KiB; give it more with Builder::stack_size, or all fibers with SINEW_STACK={}K; \
+         it was spawned at {}",
+        control.id(),
+        kib * 2,
+        control.site(),
     );
+    if let Some(name) = control.name() {
+        let _ = write!(line, " and is named '");
+        for c in name.chars() {
+            let _ = line.write_char(if c.is_control() { '?' } else { c });
+        }
+        let _ = write!(line, "'");
+    }
     true
 }

@@ -140,7 +140,7 @@ impl RuntimeBuilder {
         let class = self.stack_class()?;
         let trace = metrics::trace_period()?;
         fault::install(overflow::describe);
-        let runtime = start(Arc::new(Group::new(workers, class, cpu::usable() > 1)))?;
+        let runtime = start(Arc::new(Group::new(workers, class, cpu::usable() > 1)?))?;
         if let Some(period) = trace {
             metrics::start_trace(&runtime.group, period)?;
         }
@@ -197,14 +197,11 @@ fn parse_bytes(text: &str) -> Option<usize> {
 
 fn start(group: Arc<Group>) -> io::Result<Runtime> {
     let (alive, workers) = channel::<()>();
-    let (report, reports) = channel::<io::Result<()>>();
     let count = group.seats.len();
     let mut result = Ok(());
     for index in 0..count {
-        let (worker_group, worker_alive, worker_report) = (group.clone(), alive.clone(), report.clone());
-        let thread = std::thread::Builder::new()
-            .name(format!("sinew-{index}"))
-            .spawn(move || work(worker_group, index, worker_report, worker_alive));
+        let (worker_group, worker_alive) = (group.clone(), alive.clone());
+        let thread = std::thread::Builder::new().name(format!("sinew-{index}")).spawn(move || work(worker_group, index, worker_alive));
         if let Err(error) = thread {
             // The seats of this worker and those after it stay empty.
             (index..count).for_each(|_| assert!(group.retire(), "the queue of a runtime that is being started is empty"));
@@ -212,27 +209,16 @@ fn start(group: Arc<Group>) -> io::Result<Runtime> {
             break;
         }
     }
-    drop(report);
-    reports.iter().for_each(|report| result = std::mem::replace(&mut result, Ok(())).and(report));
     drop(alive);
+    // Dropped if a thread could not be had: the workers that there are leave.
     let runtime = Runtime { group, workers };
     result.map(|()| runtime)
 }
 
-/// A worker's thread.
-fn work(group: Arc<Group>, index: usize, report: Sender<io::Result<()>>, alive: Sender<()>) {
+/// A worker's thread. It holds `alive` until it has left.
+fn work(group: Arc<Group>, index: usize, alive: Sender<()>) {
     fault::ensure_alternate_stack();
-    match Worker::new(group.clone(), index) {
-        Ok(worker) => {
-            let _ = report.send(Ok(()));
-            drop(report);
-            worker.run();
-        }
-        Err(error) => {
-            let _ = group.retire();
-            let _ = report.send(Err(error));
-        }
-    }
+    Worker::new(group, index).run();
     drop(alive);
 }
 

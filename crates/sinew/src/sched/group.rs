@@ -11,19 +11,26 @@
 //! I2. `closed` is set under the queue's lock by the last worker to leave, when the queue is empty; after it every push fails. So a
 //!     queued fiber always has a worker to run or refuse it.
 
-use crate::base::atomic::{Acquire, AtomicU64, AtomicUsize, Relaxed, Release};
+use std::io;
+
+use crate::base::atomic::{Acquire, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release};
 use crate::base::deque::{Deque, Stolen};
 use crate::base::histogram::Histogram;
 use crate::base::inbox::{Inbox, Pushed};
 use crate::base::list::List;
 use crate::base::mask::{Mask, Set};
 use crate::fiber::Control;
-use crate::fiber::stack::{Class, NoStack};
+use crate::fiber::stack::{self, Class, NoStack, Stack};
 use crate::fiber::task::NeverRan;
 use crate::os::futex;
 use crate::os::lock::Lock;
 use crate::sched::idle::Idle;
 use crate::sched::slot::Slot;
+
+/// Size of the stacks on which fibers are ended that never got one of their own.
+const RESERVE_BYTES: usize = 64 * 1024;
+/// How many there are beside one per worker: so many such fibers may wait for each other in their closures' destructors.
+const RESERVE_MORE: usize = 8;
 
 /// Unstarted children a worker keeps before the group's queue takes the rest. As tokio's and Go's local queues.
 const CHILDREN_MAX: usize = 256;
@@ -34,6 +41,8 @@ pub(crate) struct Seat {
     /// Settled fibers that other threads woke.
     inbox: Inbox<Control>,
     pub(crate) slot: Slot,
+    /// Whether it lies down with no deadline.
+    rests_for_good: AtomicU32,
     /// Unstarted fibers that this worker's fibers spawned.
     pub(crate) children: Deque<Control, CHILDREN_MAX>,
     pub(crate) counters: Counters,
@@ -81,7 +90,18 @@ impl Counters {
 
 impl Seat {
     fn new() -> Self {
-        Self { inbox: Inbox::new(), slot: Slot::new(), children: Deque::new(), counters: Counters::new() }
+        Self {
+            inbox: Inbox::new(),
+            slot: Slot::new(),
+            rests_for_good: AtomicU32::new(0),
+            children: Deque::new(),
+            counters: Counters::new(),
+        }
+    }
+
+    /// Says whether the worker's next rest has no deadline. By the worker, before it lies down.
+    pub(crate) fn set_rests_for_good(&self, for_good: bool) {
+        self.rests_for_good.store(u32::from(for_good), Relaxed);
     }
 
     /// Leaves a ready settled fiber for this worker, and wakes it if it sleeps.
@@ -136,6 +156,28 @@ struct Starved {
 // SAFETY: as `Queue`.
 unsafe impl Send for Starved {}
 
+/// Stacks that are kept back: on them fibers are ended that never got one, since their closures' destructors may suspend like any user code.
+struct Reserve {
+    free: Lock<Vec<Stack>>,
+    bottoms: Vec<usize>,
+}
+
+impl Reserve {
+    fn new(stacks: usize) -> io::Result<Self> {
+        let (class, mut cache) = (Class::for_bytes(RESERVE_BYTES)?, stack::Cache::new());
+        let free: Vec<Stack> = (0..stacks).map(|_| cache.take(class).map_err(|why| why.error)).collect::<io::Result<_>>()?;
+        let bottoms = free.iter().map(Stack::bottom).collect();
+        Ok(Self { free: Lock::new(free), bottoms })
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        let mut cache = stack::Cache::new();
+        self.free.lock().drain(..).for_each(|stack| cache.give(stack));
+    }
+}
+
 /// Workers that share a queue.
 pub(crate) struct Group {
     pub(crate) seats: Box<[Seat]>,
@@ -156,14 +198,16 @@ pub(crate) struct Group {
     starved_count: AtomicUsize,
     /// Workers that have handed out what stacks they can spare since the last fiber starved.
     spared: Mask,
-    /// Workers asleep with no deadline.
-    asleep_for_good: AtomicUsize,
+    /// For fibers that are ended without a stack of their own.
+    reserve: Reserve,
     stopping: AtomicUsize,
 }
 
 impl Group {
-    pub(crate) fn new(workers: usize, default_class: Class, spins: bool) -> Self {
-        Self {
+    /// An error if there is no memory for the reserve stacks.
+    pub(crate) fn new(workers: usize, default_class: Class, spins: bool) -> io::Result<Self> {
+        let reserve = Reserve::new(workers + RESERVE_MORE)?;
+        Ok(Self {
             seats: (0..workers).map(|_| Seat::new()).collect(),
             idle: Idle::new(),
             default_class,
@@ -177,9 +221,9 @@ impl Group {
             starved: Lock::new(Starved { list: List::new(), why: None }),
             starved_count: AtomicUsize::new(0),
             spared: Mask::new(),
-            asleep_for_good: AtomicUsize::new(0),
+            reserve,
             stopping: AtomicUsize::new(0),
-        }
+        })
     }
 
     /// Queues an unstarted fiber and wakes a worker for it; `false` if no worker is left (I2).
@@ -307,7 +351,6 @@ impl Group {
         let starved = self.starved.lock();
         // SAFETY: the caller's promise.
         unsafe { starved.list.push_front(control.cast_mut()) };
-        self.starved_count.fetch_add(1, Relaxed);
     }
 
     #[inline]
@@ -331,15 +374,35 @@ impl Group {
         self.has_starved() && self.spared.get().len() == self.seats.len()
     }
 
-    /// Takes the oldest fiber that waits for a stack; null if there is none.
+    /// Takes the oldest fiber that waits for a stack; null if there is none. It counts as starved until [`fed`](Self::fed), so that nobody
+    /// believes meanwhile that all is well.
     #[cold]
     pub(crate) fn pop_starved(&self) -> *const Control {
-        let starved = self.starved.lock();
-        let control = starved.list.pop();
-        if !control.is_null() {
-            self.starved_count.fetch_sub(1, Relaxed);
+        self.starved.lock().list.pop()
+    }
+
+    /// A fiber that was taken out has got a stack.
+    pub(crate) fn fed(&self) {
+        self.starved_count.fetch_sub(1, Relaxed);
+    }
+
+    /// A stack for a fiber that is to be ended without one of its own; `None` while all are used so.
+    #[cold]
+    pub(crate) fn take_reserve(&self) -> Option<Stack> {
+        self.reserve.free.lock().pop()
+    }
+
+    /// Takes a stack back if it is one of the reserve.
+    ///
+    /// # Errors
+    /// Gives it back to the caller if it is not.
+    #[cold]
+    pub(crate) fn give_reserve(&self, stack: Stack) -> Result<(), Stack> {
+        if !self.reserve.bottoms.contains(&stack.bottom()) {
+            return Err(stack);
         }
-        control
+        self.reserve.free.lock().push(stack);
+        Ok(())
     }
 
     /// Why fibers starve.
@@ -347,14 +410,10 @@ impl Group {
         self.starved.lock().why.clone().expect("a fiber is condemned for want of a stack only after one was refused")
     }
 
-    /// A worker lies down with no deadline; `true` if with it all do, so that nothing inside can make anything ready.
-    #[must_use]
-    pub(crate) fn sleep_for_good(&self) -> bool {
-        self.asleep_for_good.fetch_add(1, Relaxed) + 1 == self.seats.len()
-    }
-
-    pub(crate) fn wake_from_good(&self) {
-        self.asleep_for_good.fetch_sub(1, Relaxed);
+    /// Whether all workers have lain down with no deadline and none is being woken, so that nothing inside can make anything ready. By a
+    /// worker that has lain down itself: of the last two at least one sees the other, by the fences of their slots.
+    pub(crate) fn all_rest_for_good(&self) -> bool {
+        self.seats.iter().all(|seat| !seat.has_mail() && seat.slot.is_asleep() && seat.rests_for_good.load(Relaxed) != 0)
     }
 
     /// Started fibers that have not ended.

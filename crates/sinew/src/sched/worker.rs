@@ -28,7 +28,7 @@ use crate::base::deque::Stolen;
 use crate::base::list::List;
 use crate::base::wheel::Entry;
 use crate::event::timers::Timers;
-use crate::fiber::stack::{self, Class, Stack};
+use crate::fiber::stack::{self, Stack};
 use crate::fiber::state::Cause;
 use crate::fiber::switch::{FloatControl, prepare, switch, switch_keeping_float};
 use crate::fiber::task::{NeverRan, quietly};
@@ -57,9 +57,6 @@ const RESTED_STARTS: u32 = 16;
 const TRIM_DELAY_NS: u64 = 1_000_000_000;
 /// Warm stacks per size that an idle worker keeps.
 const STACKS_KEPT: usize = 8;
-
-/// The stack on which fibers are ended that never got one of their own.
-const RESERVE_BYTES: usize = 64 * 1024;
 
 thread_local! {
     static HERE: Cell<*const Worker> = const { Cell::new(ptr::null()) };
@@ -144,9 +141,10 @@ pub(crate) struct Worker {
     deferred: Cell<bool>,
     /// A stack was given back while fibers waited for one.
     feed: Cell<bool>,
-    /// The stack for fibers that are ended without one of their own, unless one of them is on it.
-    reserve: Cell<Option<Stack>>,
-    reserve_bottom: usize,
+    /// The stack of a fiber that was ended without having run; the loop finds out whose it is.
+    left_stack: Cell<Option<Stack>>,
+    /// When idle stacks give their pages back; `u64::MAX` if none have to.
+    trim_ns: Cell<u64>,
     stacks: UnsafeCell<stack::Cache>,
     blocks: UnsafeCell<pool::Cache>,
     timers: UnsafeCell<Timers>,
@@ -155,11 +153,9 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// The worker of seat `index`; an error if there is no memory for its reserve stack.
-    pub(crate) fn new(group: Arc<Group>, index: usize) -> std::io::Result<Self> {
-        let mut stacks = stack::Cache::new();
-        let reserve = stacks.take(Class::for_bytes(RESERVE_BYTES)?).map_err(|why| why.error)?;
-        Ok(Self {
+    /// The worker of seat `index`.
+    pub(crate) fn new(group: Arc<Group>, index: usize) -> Self {
+        Self {
             current: Cell::new(ptr::null()),
             sp: Cell::new(ptr::null_mut()),
             ready: List::new(),
@@ -171,14 +167,14 @@ impl Worker {
             must_take: Cell::new(false),
             deferred: Cell::new(false),
             feed: Cell::new(false),
-            reserve_bottom: reserve.bottom(),
-            reserve: Cell::new(Some(reserve)),
-            stacks: UnsafeCell::new(stacks),
+            left_stack: Cell::new(None),
+            trim_ns: Cell::new(u64::MAX),
+            stacks: UnsafeCell::new(stack::Cache::new()),
             blocks: UnsafeCell::new(pool::Cache::new()),
             timers: UnsafeCell::new(Timers::new()),
             group,
             index,
-        })
+        }
     }
 
     pub(crate) fn group(&self) -> &Arc<Group> {
@@ -234,11 +230,22 @@ impl Worker {
             (*self.stacks.get()).settle();
         }
         self.seat().counters.ready.store(self.ready.len(), Relaxed);
+        if let Some(stack) = self.left_stack.take() {
+            self.give_left(stack);
+        }
         if self.feed.replace(false) || self.group.owes_stacks(self.index) {
             self.feed_starved();
         }
         if self.group.is_stopping() && self.group.has_starved() {
             self.refuse_starved();
+        }
+    }
+
+    #[cold]
+    fn give_left(&self, stack: Stack) {
+        if let Err(own) = self.group.give_reserve(stack) {
+            // SAFETY: I1, I2.
+            unsafe { (*self.stacks.get()).give(own) };
         }
     }
 
@@ -388,23 +395,25 @@ impl Worker {
             // SAFETY: I1, I2; and the fiber is in no list.
             unsafe {
                 let Ok(stack) = (*self.stacks.get()).take(control.class()) else { return self.group.starve_again(control) };
+                self.group.fed();
                 self.settle(control, stack);
                 self.ready.push(ptr::from_ref(control).cast_mut());
             }
         }
     }
 
-    /// Ends the oldest fiber that found no stack, on the reserve stack; `false` if that is in use.
+    /// Ends the oldest fiber that found no stack, on a stack of the reserve; `false` if there is no such fiber, or no such stack.
     #[cold]
     fn refuse_starved(&self) -> bool {
-        let Some(stack) = self.reserve.take() else { return false };
+        let Some(stack) = self.group.take_reserve() else { return false };
         // SAFETY: popped, so it is ours.
         let Some(control) = (unsafe { self.group.pop_starved().as_ref() }) else {
-            self.reserve.set(Some(stack));
+            self.group.give_reserve(stack).expect("a stack of the reserve");
             return false;
         };
         let verdict = if self.group.is_stopping() { Verdict::ShutDown } else { Verdict::NoStack };
         control.condemn(verdict, stack.class());
+        self.group.fed();
         self.settle(control, stack);
         // SAFETY: it is started now, and in no list.
         unsafe { self.ready.push(ptr::from_ref(control).cast_mut()) };
@@ -464,33 +473,27 @@ impl Worker {
     /// Sleeps until there is something to do; or finds that there is, and does not.
     fn sleep(&self) {
         // SAFETY: I1, I2.
-        let (wake_ns, idle_stacks) = unsafe { ((*self.timers.get()).next_ns(), (*self.stacks.get()).idle()) };
+        let wake_ns = unsafe { (*self.timers.get()).next_ns() };
         let for_good = wake_ns == u64::MAX;
-        if for_good && self.group.sleep_for_good() && self.group.starves_for_good() && self.refuse_starved() {
-            self.group.wake_from_good();
-            return;
-        }
-        let trim = stack::depot().dirty() != 0 || idle_stacks > STACKS_KEPT;
-        let trim_ns = if trim { clock::now_ns() + TRIM_DELAY_NS } else { u64::MAX };
-
+        let sleep_ns = wake_ns.min(self.trim_when_due());
+        self.seat().set_rests_for_good(for_good);
         self.seat().slot.lie_down();
         self.group.idle.enter_sleep(self.index);
-        if !self.has_work() {
+        if !self.has_work() && !self.must_refuse() {
             add(&self.seat().counters.sleeps, 1);
-            while self.seat().slot.is_asleep() && !passed(wake_ns.min(trim_ns)) {
-                futex::wait(self.seat().slot.word(), ASLEEP, wake_ns.min(trim_ns));
+            while self.seat().slot.is_asleep() && !passed(sleep_ns) {
+                futex::wait(self.seat().slot.word(), ASLEEP, sleep_ns);
             }
         }
         self.seat().slot.get_up();
         self.must_take.set(self.group.idle.leave_sleep(self.index));
         self.deferred.set(false);
         self.starts.set(0);
-        if for_good {
-            self.group.wake_from_good();
-        }
-        if trim && passed(trim_ns) {
-            self.trim();
-        }
+    }
+
+    /// Whether fibers starve and nothing that could give them a stack can run: then the oldest has been readied to be ended.
+    fn must_refuse(&self) -> bool {
+        self.group.starves_for_good() && self.group.all_rest_for_good() && self.refuse_starved()
     }
 
     /// What an idle worker must not oversleep. The fences in `lie_down` and `enter_sleep` make these relaxed looks enough.
@@ -498,12 +501,20 @@ impl Worker {
         self.seat().has_mail() || (!self.deferred.get() && self.group.has_work()) || (self.group.is_stopping() && self.settled.get() == 0)
     }
 
-    /// Gives back what a long idle worker does not need.
-    #[cold]
-    fn trim(&self) {
+    /// Gives idle stacks' pages back if they have been idle for long; else says when that will be. By a worker with nothing to do.
+    fn trim_when_due(&self) -> u64 {
         // SAFETY: I1, I2.
-        unsafe { (*self.stacks.get()).share(STACKS_KEPT) };
-        stack::depot().trim();
+        let stacks = unsafe { &mut *self.stacks.get() };
+        if stack::depot().dirty() == 0 && stacks.idle() <= STACKS_KEPT {
+            self.trim_ns.set(u64::MAX);
+        } else if self.trim_ns.get() == u64::MAX {
+            self.trim_ns.set(clock::now_ns() + TRIM_DELAY_NS);
+        } else if passed(self.trim_ns.get()) {
+            stacks.share(STACKS_KEPT);
+            stack::depot().trim();
+            self.trim_ns.set(u64::MAX);
+        }
+        self.trim_ns.get()
     }
 
     /// Makes an unstarted child known; `false` if it could not be, and the group refused it.
@@ -654,13 +665,15 @@ impl Worker {
         // SAFETY: F4 - the stack goes to the next fiber in place, or to caches of this worker, which nobody else can take from
         // before this stack has been left (`stack.rs`, I2).
         let stack = unsafe { control.take_stack() };
+        let condemned = control.verdict() != Verdict::Run;
         if control.release() {
             // SAFETY: the last reference is gone.
             unsafe { recycle(control) };
         }
         self.feed.set(self.group.has_starved());
-        if stack.bottom() == self.reserve_bottom {
-            self.reserve.set(Some(stack));
+        if condemned {
+            // It may be one of the group's reserve, which others could take at once (F4): the loop gives it back.
+            self.left_stack.set(Some(stack));
             return AfterEnd::Leave(self.back_to_loop());
         }
         if self.ready.is_empty() && self.budget.get() != 0 && !self.group.is_stopping() {
@@ -690,14 +703,6 @@ impl Worker {
         let pushed = self.seat().children.push(ptr::from_ref(child).cast_mut());
         debug_assert!(pushed, "no room for a child that was just taken out");
         None
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        if let Some(stack) = self.reserve.take() {
-            self.stacks.get_mut().give(stack);
-        }
     }
 }
 

@@ -23,11 +23,11 @@ pub mod runtime {
     /// Runs `body` beside `workers` workers of a group, then stops the group and waits for the workers, which leave when all fibers have ended.
     pub fn with_workers(workers: usize, body: impl FnOnce(&Arc<Group>)) {
         let class = Class::for_bytes(4 * MIN_BYTES).unwrap();
-        let group = Arc::new(Group::new(workers, class, true));
+        let group = Arc::new(Group::new(workers, class, true).unwrap());
         let threads: Vec<_> = (0..workers)
             .map(|index| {
                 let group = group.clone();
-                shuttle::thread::spawn(move || Worker::new(group, index).unwrap().run())
+                shuttle::thread::spawn(move || Worker::new(group, index).run())
             })
             .collect();
         body(&group);

@@ -1115,51 +1115,53 @@ static ALLOCATOR: Guarding = Guarding;
 
 #[test]
 fn a_wake_that_is_under_way_while_its_runtime_ends_touches_nothing_that_is_gone() {
-    // A thread is stopped by a signal somewhere in its unparks. The fibers it woke, and all others, end, and so does their runtime;
-    // then the thread goes on.
+    // A thread that unparks without pause is stopped by a signal, anywhere. All fibers end, and so does their runtime; then the thread
+    // goes on.
+    static STOPPED: AtomicBool = AtomicBool::new(false);
     extern "C" fn stop_for_a_while(_: i32) {
-        let while_ = libc::timespec { tv_sec: 0, tv_nsec: 4_000_000 };
+        STOPPED.store(true, SeqCst);
+        let for_10_ms = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
         // SAFETY: sleeps, which a signal handler may.
-        unsafe { libc::nanosleep(&while_, std::ptr::null_mut()) };
+        unsafe { libc::nanosleep(&for_10_ms, std::ptr::null_mut()) };
     }
     in_child(0, || {
         GUARD_SEATS.store(true, SeqCst);
         // SAFETY: the handler is of the right type and does only what a handler may.
         unsafe { libc::signal(libc::SIGUSR1, stop_for_a_while as extern "C" fn(i32) as libc::sighandler_t) };
         let mut random = Random::new(1);
-        for _ in 0..200 {
-            let (rt, calm) = (runtime(1), Arc::new(AtomicBool::new(false)));
-            let parked: Vec<_> = (0..200).map(|_| rt.spawn(sinew::park)).collect();
-            let fibers: Vec<_> = parked.iter().map(|h| h.fiber().clone()).collect();
-            // Keeps the worker awake, so that it takes what is woken at once.
-            let awake = rt.spawn({
-                let calm = calm.clone();
+        for _ in 0..300 {
+            let (rt, end) = (runtime(1), Arc::new(AtomicBool::new(false)));
+            let until_the_end = |wait: fn()| {
+                let end = end.clone();
                 move || {
-                    while !calm.load(SeqCst) {
-                        sinew::yield_now();
+                    while !end.load(SeqCst) {
+                        wait();
+                    }
+                }
+            };
+            // One that yields keeps the worker awake, so that it takes at once what was woken.
+            let waits = [sinew::yield_now, sinew::park, sinew::park, sinew::park, sinew::park];
+            let fibers = waits.map(|wait| rt.spawn(until_the_end(wait)));
+            let parked: Vec<_> = fibers[1..].iter().map(|h| h.fiber().clone()).collect();
+            let begun = Arc::new(AtomicBool::new(false));
+            let waker = std::thread::spawn({
+                let (begun, end) = (begun.clone(), end.clone());
+                move || {
+                    while !end.load(SeqCst) {
+                        parked.iter().for_each(sinew::Fiber::unpark);
+                        begun.store(true, SeqCst);
                     }
                 }
             });
-            let begun = Arc::new(AtomicBool::new(false));
-            let waker = std::thread::spawn({
-                let begun = begun.clone();
-                move || {
-                    begun.store(true, SeqCst);
-                    fibers.iter().for_each(sinew::Fiber::unpark);
-                }
-            });
-            while !begun.load(SeqCst) {
-                spin_loop();
-            }
-            (0..random.below(500)).for_each(|_| spin_loop());
+            poll_until("the first wake", || begun.load(SeqCst));
+            (0..random.below(2_000)).for_each(|_| spin_loop());
+            STOPPED.store(false, SeqCst);
             // SAFETY: the thread was not joined yet, so its id is valid.
             unsafe { libc::pthread_kill(waker.as_pthread_t(), libc::SIGUSR1) };
-            for handle in parked {
-                handle.fiber().unpark();
-                handle.join().unwrap();
-            }
-            calm.store(true, SeqCst);
-            awake.join().unwrap();
+            poll_until("the signal", || STOPPED.load(SeqCst));
+            end.store(true, SeqCst);
+            fibers.iter().for_each(|h| h.fiber().unpark());
+            fibers.into_iter().for_each(|h| h.join().unwrap());
             drop(rt);
             waker.join().unwrap();
         }

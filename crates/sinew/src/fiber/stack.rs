@@ -35,7 +35,8 @@ pub(crate) const MAX_BYTES: usize = 1 << 30;
 /// What a fiber gets that asks for nothing.
 pub(crate) const DEFAULT_BYTES: usize = 256 * 1024;
 
-const CLASSES: usize = (MAX_BYTES / MIN_BYTES).ilog2() as usize + 1;
+/// How many size classes there are.
+pub(crate) const CLASSES: usize = (MAX_BYTES / MIN_BYTES).ilog2() as usize + 1;
 
 /// Guard below each stack. Rust frames touch every page they skip, so one page would do for them; three catch C frames of up to 12 KiB and make
 /// the stride odd. Each guard page costs 8 bytes of page table per stack.
@@ -79,6 +80,11 @@ impl Class {
     /// Usable bytes of its stacks.
     pub(crate) fn bytes(self) -> usize {
         MIN_BYTES << self.0
+    }
+
+    /// Its number, below [`CLASSES`].
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
     }
 
     fn stride(self) -> usize {
@@ -206,7 +212,7 @@ impl Depot {
     }
 
     fn shelf(&self, class: Class) -> &Lock<Shelf> {
-        &self.classes[class.0 as usize]
+        &self.classes[class.index()]
     }
 
     /// Moves idle stacks into `cache`, warm ones first; `false` if there are none.
@@ -331,7 +337,7 @@ impl Cache {
     /// A stack of this class: the warmest there is, else a new one.
     #[inline]
     pub(crate) fn take(&mut self, class: Class) -> Result<Stack, NoStack> {
-        match self.classes[class.0 as usize].idle.pop() {
+        match self.classes[class.index()].idle.pop() {
             Some(bottom) => Ok(Stack { bottom, class }),
             None => self.take_slow(class),
         }
@@ -339,7 +345,7 @@ impl Cache {
 
     #[cold]
     fn take_slow(&mut self, class: Class) -> Result<Stack, NoStack> {
-        let row = &mut self.classes[class.0 as usize];
+        let row = &mut self.classes[class.index()];
         if depot().refill(class, &mut row.idle) {
             return self.take(class);
         }
@@ -355,7 +361,7 @@ impl Cache {
     /// Takes a stack back. It stays with this worker until [`Cache::settle`] (I2).
     #[inline]
     pub(crate) fn give(&mut self, stack: Stack) {
-        let idle = &mut self.classes[stack.class.0 as usize].idle;
+        let idle = &mut self.classes[stack.class.index()].idle;
         idle.push(stack.bottom);
         self.over |= idle.len() > CACHE_MAX;
     }
@@ -480,7 +486,7 @@ mod tests {
         let bottoms: Vec<usize> = stacks.iter().map(Stack::bottom).collect();
         stacks.into_iter().for_each(|s| giver.give(s));
         giver.settle();
-        assert_eq!(giver.classes[class.0 as usize].idle.len(), CACHE_MAX - BATCH);
+        assert_eq!(giver.classes[class.index()].idle.len(), CACHE_MAX - BATCH);
         let taken = taker.take(class).unwrap();
         assert!(bottoms.contains(&taken.bottom()), "a new stack was carved although idle ones were there");
         taker.give(taken);

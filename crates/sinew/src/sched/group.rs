@@ -20,7 +20,7 @@ use crate::base::inbox::{Inbox, Pushed};
 use crate::base::list::List;
 use crate::base::mask::{Mask, Set};
 use crate::fiber::Control;
-use crate::fiber::stack::{self, Class, NoStack, Stack};
+use crate::fiber::stack::{self, CLASSES, Class, NoStack, Stack};
 use crate::fiber::task::NeverRan;
 use crate::os::futex;
 use crate::os::lock::Lock;
@@ -149,7 +149,8 @@ struct Queue {
 unsafe impl Send for Queue {}
 
 struct Starved {
-    list: List<Control>,
+    /// By size of the stack they want: one that must wait longer does not stand in the way of another size.
+    lists: [List<Control>; CLASSES],
     why: Option<NeverRan>,
 }
 
@@ -218,7 +219,7 @@ impl Group {
             overflowed: AtomicU64::new(0),
             queue: Lock::new(Queue { list: List::new(), live_workers: workers, closed: false }),
             queued: AtomicUsize::new(0),
-            starved: Lock::new(Starved { list: List::new(), why: None }),
+            starved: Lock::new(Starved { lists: [const { List::new() }; CLASSES], why: None }),
             starved_count: AtomicUsize::new(0),
             spared: Mask::new(),
             reserve,
@@ -334,7 +335,7 @@ impl Group {
         {
             let mut starved = self.starved.lock();
             // SAFETY: the caller's promise.
-            unsafe { starved.list.push(control.cast_mut()) };
+            unsafe { starved.lists[(*control).class().index()].push(control.cast_mut()) };
             starved.why = Some(NeverRan::no_stack(why));
             self.spared.clear();
             self.starved_count.fetch_add(1, Relaxed);
@@ -350,7 +351,7 @@ impl Group {
     pub(crate) unsafe fn starve_again(&self, control: *const Control) {
         let starved = self.starved.lock();
         // SAFETY: the caller's promise.
-        unsafe { starved.list.push_front(control.cast_mut()) };
+        unsafe { starved.lists[(*control).class().index()].push_front(control.cast_mut()) };
     }
 
     #[inline]
@@ -374,11 +375,11 @@ impl Group {
         self.has_starved() && self.spared.get().len() == self.seats.len()
     }
 
-    /// Takes the oldest fiber that waits for a stack; null if there is none. It counts as starved until [`fed`](Self::fed), so that nobody
+    /// Takes the oldest fiber that waits for a stack of the size numbered `class`; null if there is none. It counts as starved until [`fed`](Self::fed), so that nobody
     /// believes meanwhile that all is well.
     #[cold]
-    pub(crate) fn pop_starved(&self) -> *const Control {
-        self.starved.lock().list.pop()
+    pub(crate) fn pop_starved(&self, class: usize) -> *const Control {
+        self.starved.lock().lists[class].pop()
     }
 
     /// A fiber that was taken out has got a stack.

@@ -28,7 +28,7 @@ use crate::base::deque::Stolen;
 use crate::base::list::List;
 use crate::base::wheel::Entry;
 use crate::event::timers::Timers;
-use crate::fiber::stack::{self, Stack};
+use crate::fiber::stack::{self, CLASSES, Stack};
 use crate::fiber::state::Cause;
 use crate::fiber::switch::{FloatControl, prepare, switch, switch_keeping_float};
 use crate::fiber::task::{NeverRan, quietly};
@@ -389,17 +389,24 @@ impl Worker {
         // SAFETY: I1, I2.
         unsafe { (*self.stacks.get()).share(0) };
         self.group.note_spared(self.index);
-        while self.group.has_starved() {
-            // SAFETY: popped, so it is ours.
-            let Some(control) = (unsafe { self.group.pop_starved().as_ref() }) else { return };
-            // SAFETY: I1, I2; and the fiber is in no list.
-            unsafe {
-                let Ok(stack) = (*self.stacks.get()).take(control.class()) else { return self.group.starve_again(control) };
-                self.group.fed();
-                self.settle(control, stack);
-                self.ready.push(ptr::from_ref(control).cast_mut());
-            }
+        (0..CLASSES).for_each(|class| while self.group.has_starved() && self.feed_one(class) {});
+    }
+
+    /// Starts a fiber that found no stack of this size; `false` if there is none, or still no stack.
+    fn feed_one(&self, class: usize) -> bool {
+        // SAFETY: popped, so it is ours.
+        let Some(control) = (unsafe { self.group.pop_starved(class).as_ref() }) else { return false };
+        // SAFETY: I1, I2; and the fiber is in no list.
+        unsafe {
+            let Ok(stack) = (*self.stacks.get()).take(control.class()) else {
+                self.group.starve_again(control);
+                return false;
+            };
+            self.group.fed();
+            self.settle(control, stack);
+            self.ready.push(ptr::from_ref(control).cast_mut());
         }
+        true
     }
 
     /// Ends the oldest fiber that found no stack, on a stack of the reserve; `false` if there is no such fiber, or no such stack.
@@ -407,7 +414,7 @@ impl Worker {
     fn refuse_starved(&self) -> bool {
         let Some(stack) = self.group.take_reserve() else { return false };
         // SAFETY: popped, so it is ours.
-        let Some(control) = (unsafe { self.group.pop_starved().as_ref() }) else {
+        let Some(control) = (0..CLASSES).find_map(|class| unsafe { self.group.pop_starved(class).as_ref() }) else {
             self.group.give_reserve(stack).expect("a stack of the reserve");
             return false;
         };
@@ -498,7 +505,11 @@ impl Worker {
 
     /// What an idle worker must not oversleep. The fences in `lie_down` and `enter_sleep` make these relaxed looks enough.
     fn has_work(&self) -> bool {
-        self.seat().has_mail() || (!self.deferred.get() && self.group.has_work()) || (self.group.is_stopping() && self.settled.get() == 0)
+        let group = &self.group;
+        self.seat().has_mail()
+            || (!self.deferred.get() && group.has_work())
+            || group.owes_stacks(self.index)
+            || (group.is_stopping() && self.settled.get() == 0)
     }
 
     /// Gives idle stacks' pages back if they have been idle for long; else says when that will be. By a worker with nothing to do.

@@ -1,6 +1,6 @@
 //! Where control blocks live: places that are used again and again, and never unmapped.
 //!
-//! Blocks are 192 bytes in chunks of 4,096. They are type-stable: whoever holds an old pointer reads a control block, perhaps of a later fiber,
+//! Blocks are 192 bytes in chunks of 16,384. They are type-stable: whoever holds an old pointer reads a control block, perhaps of a later fiber,
 //! never something else. That lets a late futex wake hit a block whose thread has gone. The index of a block and the
 //! version of its content make a fiber's id.
 //!
@@ -15,9 +15,9 @@ use super::Control;
 use crate::base::list::List;
 use crate::os::lock::Lock;
 
-const CHUNK: usize = 4096;
+const CHUNK: usize = 16_384;
 /// 67 million fibers at once: 17 TiB of default stacks.
-const CHUNKS: usize = 16_384;
+const CHUNKS: usize = 4096;
 
 /// Blocks a worker keeps; above it half go to the shared list. Arbitrary: 96 KiB.
 const CACHE_MAX: usize = 512;

@@ -48,8 +48,8 @@ const COLOUR_BYTES: usize = 64;
 
 /// Stacks of the first slab of a class; each further one is twice as large, up to `SLAB_BYTES_MAX`.
 const SLAB_STACKS_MIN: usize = 64;
-/// 8 GiB of address space: a million default stacks are some forty slabs.
-const SLAB_BYTES_MAX: usize = 8 << 30;
+/// 32 GiB of address space: a million default stacks are some twenty slabs.
+const SLAB_BYTES_MAX: usize = 32 << 30;
 
 /// Stacks a worker keeps for itself per class; above it half go to the depot. Arbitrary: enough for bursts, 256 KiB of touched memory.
 const CACHE_MAX: usize = 64;

@@ -42,6 +42,8 @@ pub(crate) struct Idle {
     sleeping: Mask,
     /// A spinner found work and left: the other one is to wake a sleeper in its place.
     pending: AtomicU32,
+    /// Workers that were claimed and have not looked at the group's queues since.
+    coming: AtomicU32,
 }
 
 /// Who was claimed for new work.
@@ -56,7 +58,7 @@ pub(crate) struct Claimed {
 
 impl Idle {
     pub(crate) fn new() -> Self {
-        Self { spinning: Mask::new(), sleeping: Mask::new(), pending: AtomicU32::new(0) }
+        Self { spinning: Mask::new(), sleeping: Mask::new(), pending: AtomicU32::new(0), coming: AtomicU32::new(0) }
     }
 
     /// Who spins, by a relaxed look.
@@ -78,13 +80,13 @@ impl Idle {
             if claimed.spinners == wanted {
                 return claimed;
             }
-            claimed.spinners += usize::from(self.spinning.remove(worker));
+            claimed.spinners += usize::from(self.claim_from(&self.spinning, worker));
         }
         let mut seen = self.sleeping.get();
         while claimed.spinners + claimed.sleepers.len() < wanted {
             let Some(worker) = seen.iter().min_by_key(|&worker| weight(worker)) else { break };
             seen = seen.without(worker);
-            if self.sleeping.remove(worker) {
+            if self.claim_from(&self.sleeping, worker) {
                 claimed.sleepers = claimed.sleepers.with(worker);
             }
         }
@@ -100,7 +102,11 @@ impl Idle {
     /// Ends the polling of `worker`; `true` if a pusher had claimed it.
     #[must_use]
     pub(crate) fn end_spin(&self, worker: usize) -> bool {
-        !self.spinning.remove(worker)
+        let claimed = !self.spinning.remove(worker);
+        if claimed {
+            self.arrive();
+        }
+        claimed
     }
 
     /// A spinner found work: asks the other one to see that somebody spins in its place.
@@ -114,7 +120,30 @@ impl Idle {
             return None;
         }
         let worker = self.sleeping.get().iter().min_by_key(|&worker| weight(worker))?;
-        self.sleeping.remove(worker).then_some(worker)
+        self.claim_from(&self.sleeping, worker).then_some(worker)
+    }
+
+    /// Takes `worker` out of `mask` for new work; it counts as coming from before it can know.
+    fn claim_from(&self, mask: &Mask, worker: usize) -> bool {
+        self.coming.fetch_add(1, Relaxed);
+        let claimed = mask.remove(worker);
+        if !claimed {
+            self.coming.fetch_sub(1, Relaxed);
+        }
+        claimed
+    }
+
+    /// A claimed worker is there: it looks at the queues next.
+    fn arrive(&self) {
+        self.coming.fetch_sub(1, Relaxed);
+        // SeqCst: meets the fence in `claim`, see `is_somebody_coming`.
+        fence(SeqCst);
+    }
+
+    /// Whether a claimed worker has yet to look at the queues: then it will see all that was announced before this call. The announcer's fence in
+    /// `claim` stands between its push and this look, the comer's fence between its arrival and its look at the queues.
+    pub(crate) fn is_somebody_coming(&self) -> bool {
+        self.coming.load(Relaxed) != 0
     }
 
     /// Puts `worker` among the sleepers. After `Slot::lie_down` (I3); a last look must follow.
@@ -127,6 +156,10 @@ impl Idle {
     /// Takes `worker` from the sleepers; `true` if a pusher had claimed it.
     #[must_use]
     pub(crate) fn leave_sleep(&self, worker: usize) -> bool {
-        !self.sleeping.remove(worker)
+        let claimed = !self.sleeping.remove(worker);
+        if claimed {
+            self.arrive();
+        }
+        claimed
     }
 }

@@ -282,13 +282,14 @@ impl Worker {
         control
     }
 
-    /// Whether unstarted fibers are left to an idle worker with fewer settled ones, which has been called (placement for life).
+    /// Whether unstarted fibers are left to a worker with fewer settled ones, which is idle and has been called, or is on its way already (placement
+    /// for life).
     fn leaves_to_lighter(&self) -> bool {
         let idle = &self.group.idle;
-        if self.must_take.get() || (idle.sleeping().is_empty() && idle.spinning().is_empty()) {
+        if self.must_take.get() || (idle.sleeping().is_empty() && idle.spinning().is_empty() && !idle.is_somebody_coming()) {
             return false;
         }
-        self.group.has_work() && self.is_heavy() && self.group.call_lighter(self.index)
+        self.group.has_work() && self.is_heavy() && (idle.is_somebody_coming() || self.group.call_lighter(self.index))
     }
 
     fn is_heavy(&self) -> bool {

@@ -291,3 +291,30 @@ fn no_more_than_two_spin() {
         assert_eq!(spinning, SPINNERS_MAX);
     });
 }
+
+/// A heavy worker announces a child while another worker, claimed for an earlier one, may be on its way: if it is, the child is left to it.
+fn leave_to_a_comer() {
+    let group = Arc::new(Group::new());
+    let other = {
+        let group = group.clone();
+        loom::thread::spawn(move || {
+            group.sleep(1);
+            while group.has_work() && group.take() {}
+        })
+    };
+    group.push(1);
+    group.push(1);
+    let left = group.idle.is_somebody_coming();
+    other.join().unwrap();
+    assert!(!left || !group.has_work(), "work was left to a worker that had looked before it came");
+}
+
+#[test]
+fn work_left_to_a_comer_is_seen_by_it() {
+    check(3, leave_to_a_comer);
+}
+
+#[test]
+fn the_comer_needs_its_fence() {
+    check_notices("no fence", 3, leave_to_a_comer);
+}

@@ -346,3 +346,51 @@ fn a_join_runs_its_unstarted_child_at_once() {
         });
     });
 }
+
+/// Holds the one worker of `rt` until the returned gate is opened.
+fn hold(rt: &Runtime) -> Arc<AtomicUsize> {
+    let gate = Arc::new(AtomicUsize::new(0));
+    let inside = gate.clone();
+    rt.spawn(move || {
+        inside.store(1, SeqCst);
+        poll_until("the gate", || inside.load(SeqCst) == 2);
+    });
+    poll_until("the worker to be held", || gate.load(SeqCst) == 1);
+    gate
+}
+
+#[test]
+fn the_group_queue_keeps_order_however_long_it_gets() {
+    let rt = runtime(1);
+    let gate = hold(&rt);
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let handles: Vec<_> = (0..70_000)
+        .map(|i| {
+            let order = order.clone();
+            rt.spawn(move || order.lock().unwrap().push(i))
+        })
+        .collect();
+    assert_eq!(rt.metrics().queued, 70_000);
+    gate.store(2, SeqCst);
+    handles.into_iter().for_each(|h| h.join().unwrap());
+    assert!(order.lock().unwrap().iter().copied().eq(0..70_000), "fibers from outside did not start in the order they came");
+}
+
+#[test]
+fn own_children_run_newest_first_and_the_oldest_does_not_starve() {
+    let rt = runtime(1);
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    rt.run(|| {
+        sinew::scope(|s| {
+            for i in 0..200 {
+                let order = order.clone();
+                s.spawn(move || order.lock().unwrap().push(i));
+            }
+        });
+    });
+    let order = order.lock().unwrap();
+    let newest_first = order.windows(2).filter(|pair| pair[0] == pair[1] + 1).count();
+    assert!(newest_first > 150, "{order:?}");
+    let oldest = order.iter().position(|&i| i == 0).unwrap();
+    assert!(oldest < 199, "the oldest child came last of 200");
+}

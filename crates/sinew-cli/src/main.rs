@@ -4,6 +4,7 @@
 
 mod demo;
 mod proc;
+mod stress;
 
 use std::process::ExitCode;
 
@@ -27,11 +28,13 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Demo(demo::Arguments),
+    Stress(stress::Arguments),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Demo(arguments) => demo::main(&arguments),
+        Command::Stress(arguments) => stress::main(&arguments),
     }
 }
 

@@ -251,7 +251,7 @@ fn the_closure_is_dropped_before_join_returns_and_the_outcome_with_its_handle() 
     for _ in 0..1000 {
         let inside = Count(drops.clone());
         let handle = sinew::spawn(move || inside);
-        if drops.load(SeqCst) % 2 == 0 {
+        if drops.load(SeqCst).is_multiple_of(2) {
             while !handle.is_finished() {
                 std::thread::yield_now();
             }

@@ -168,13 +168,12 @@ fn f1_a_fiber_runs_in_one_place_at_a_time_in_a_storm_of_wakes() {
             let readers: Vec<_> = (0..addressees.len())
                 .map(|i| {
                     let (addressees, stop) = (addressees.clone(), stop.clone());
-                    let handle = rt.spawn(move || {
+                    rt.spawn(move || {
                         while addressees[i].fiber.get().is_none() {
                             sinew::yield_now();
                         }
                         addressees[i].read(&stop, Random::new(i))
-                    });
-                    handle
+                    })
                 })
                 .collect();
             for (addressee, reader) in addressees.iter().zip(&readers) {

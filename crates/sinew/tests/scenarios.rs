@@ -652,7 +652,9 @@ fn as_many_fibers_as_workers_run_at_the_same_time() {
                 let all = Arc::new(Barrier::new(workers));
                 let wait = |all: &Arc<Barrier>| {
                     let all = all.clone();
-                    move || drop(all.wait())
+                    move || {
+                        all.wait();
+                    }
                 };
                 // Started from outside, one by one.
                 let handles: Vec<_> = (0..workers).map(|_| rt.spawn(wait(&all))).collect();
@@ -834,7 +836,7 @@ fn names_may_be_empty_long_and_in_any_script() {
         assert!(format!("{handle:?}").contains(&format!("{name:?}")));
         assert_eq!(handle.join().unwrap().as_deref(), Some(name));
     }
-    assert_eq!(sinew::spawn(|| sinew::current().name().is_none()).join().unwrap(), true);
+    assert!(sinew::spawn(|| sinew::current().name().is_none()).join().unwrap());
 }
 
 /// Runs something when its thread ends.
@@ -932,7 +934,11 @@ fn handles_outlive_their_runtime() {
     });
     // Unstarted ones would be refused: both are suspended when a fiber behind them has run on each worker.
     let all = Arc::new(Barrier::new(2));
-    let behind = [all.clone(), all].map(|all| rt.spawn(move || drop(all.wait())));
+    let behind = [all.clone(), all].map(|all| {
+        rt.spawn(move || {
+            all.wait();
+        })
+    });
     behind.into_iter().for_each(|h| h.join().unwrap());
     poll_until("the first value", || value.is_finished());
     let fiber = value.fiber().clone();
@@ -1068,7 +1074,11 @@ fn fibers_that_outlast_the_grace_of_their_runtime_can_still_be_woken_and_joined(
         let begun = Instant::now();
         // All have started when a later one has run on every worker.
         let all = Arc::new(Barrier::new(2));
-        let last = [all.clone(), all].map(|all| rt.spawn(move || drop(all.wait())));
+        let last = [all.clone(), all].map(|all| {
+            rt.spawn(move || {
+                all.wait();
+            })
+        });
         last.into_iter().for_each(|h| h.join().unwrap());
         drop(rt);
         assert!(begun.elapsed() >= Duration::from_secs(5), "the grace was cut short");

@@ -59,7 +59,8 @@ fn append_keeps_order_and_empties_the_other() {
         fill(&a, here);
         fill(&b, there);
         a.append(&b);
-        assert!(b.is_empty() && b.len() == 0);
+        assert!(b.is_empty());
+        assert_eq!(b.len(), 0);
         assert_eq!(a.len(), all.len());
         assert_eq!(drain(&a), all);
     }

@@ -22,6 +22,11 @@ pub(crate) struct Tally {
     owner: *const Control,
 }
 
+// SAFETY: the counts are atomics; the owner's block is only claimed, by the one child that `leave` tells to.
+unsafe impl Send for Tally {}
+// SAFETY: as above.
+unsafe impl Sync for Tally {}
+
 impl Tally {
     /// The tally of a scope whose owner is `owner`, a fiber or a thread.
     pub(crate) fn new(owner: *const Control) -> Self {

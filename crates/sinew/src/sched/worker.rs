@@ -688,16 +688,15 @@ impl Worker {
             self.left_stack.set(Some(stack));
             return AfterEnd::Leave(self.back_to_loop());
         }
-        if self.ready.is_empty() && self.budget.get() != 0 && !self.group.is_stopping() {
-            if let Some(next) = self.child_for(&stack) {
-                self.budget.set(self.budget.get() - 1);
-                // Not `prepare`: it would write over the frame we stand on. The place to begin at is never gone to.
-                let top = stack.top() as *mut u8;
-                self.settle_at(next, stack, top);
-                self.current.set(next);
-                self.note_running(next);
-                return AfterEnd::RunHere(next);
-            }
+        let may_stay = self.ready.is_empty() && self.budget.get() != 0 && !self.group.is_stopping();
+        if let Some(next) = may_stay.then(|| self.child_for(&stack)).flatten() {
+            self.budget.set(self.budget.get() - 1);
+            // Not `prepare`: it would write over the frame we stand on. The place to begin at is never gone to.
+            let top = stack.top() as *mut u8;
+            self.settle_at(next, stack, top);
+            self.current.set(next);
+            self.note_running(next);
+            return AfterEnd::RunHere(next);
         }
         // SAFETY: I1, I2.
         unsafe { (*self.stacks.get()).give(stack) };

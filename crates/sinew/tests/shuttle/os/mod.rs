@@ -36,9 +36,11 @@ pub mod futex {
     use super::clock;
     use crate::base::atomic::{AtomicU32, Relaxed, mutant};
 
+    type Queues = HashMap<usize, Vec<(u64, shuttle::thread::Thread)>>;
+
     std::thread_local! {
         /// By address of the word: the tickets of those that wait there.
-        static QUEUES: RefCell<(u64, HashMap<usize, Vec<(u64, shuttle::thread::Thread)>>)> = RefCell::default();
+        static QUEUES: RefCell<(u64, Queues)> = RefCell::default();
     }
 
     pub fn wait(word: &AtomicU32, expected: u32, deadline_ns: u64) {

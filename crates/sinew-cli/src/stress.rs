@@ -1,0 +1,322 @@
+//! `sinew stress`: storms over runtimes of every size, with sequence checks, until the time is over or a check fails.
+//!
+//! Every choice comes from the seed (`random.rs`): the sizes of the runtimes, the storms (`storms.rs`), who wakes whom. What the kernel makes of
+//! it does not, so a failure may need several runs to come again. The checks are in `ledger.rs`, and who looks after lost wakes is in
+//! `watchdog.rs`.
+//!
+//! A round is one runtime: it is built, storms rage over it in waves for half a second, and it is dropped, sometimes with fibers in it. After it
+//! every fiber must have ended. After the last, memory must be back where it was after the first.
+
+mod failure;
+mod ledger;
+mod random;
+mod storms;
+mod watchdog;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use sinew::Runtime;
+
+use crate::proc::Memory;
+use failure::{Recipe, check, fail};
+use ledger::{LEDGER, Life, STACK_SIZES, Sums};
+use random::Random;
+use storms::{Stage, rage};
+
+/// Exit code of a failure.
+const FAILED: u8 = 1;
+
+/// Waves begin for this long in each round; the last one is ended.
+const ROUND_TIME: Duration = Duration::from_millis(500);
+/// Sizes that every run of eight rounds has, besides one that the seed chooses: the smallest, the usual, and both sides of 32 and the end of the masks.
+const SIZES: [usize; 7] = [1, 2, 3, 8, 31, 33, 64];
+
+/// Storm roots of a wave in the runtime, and plain threads, at most.
+const ROOTS_MAX: usize = 6;
+const THREADS_MAX: usize = 3;
+/// Storms of each, at most.
+const STORMS_EACH_MAX: usize = 3;
+
+/// How far memory may be above its base when all is over.
+const GROWTH_BYTES_MAX: u64 = 64 << 20;
+/// How long it may take to return. Idle workers give pages back after a second.
+const RETURN_TIME_MAX: Duration = Duration::from_secs(15);
+/// Memory is at rest if it has not fallen for this long: longer than workers wait before they give pages back.
+const REST: Duration = Duration::from_millis(1_500);
+/// Falls that count.
+const FALL_BYTES_MIN: u64 = 1 << 20;
+const MEMORY_PERIOD: Duration = Duration::from_millis(50);
+
+/// Stacks that a worker may keep of each size, and take at once: `CACHE_MAX` and `BATCH` of the library.
+const STACKS_PER_WORKER: u64 = 64 + 32;
+
+/// The library waits 5 s for the fibers of a dropped runtime. A fiber that should have ended is noticed by this.
+const DROP_TIME_MAX: Duration = Duration::from_millis(4_500);
+
+/// Fibers that are alone with their runtime end within this, or the watchdog speaks; how often the main thread looks.
+const DRAIN_PERIOD: Duration = Duration::from_micros(200);
+
+const BAR: &str = "stress [{wide_bar:.cyan/blue}] {pos:>3} / {len} s  {msg}";
+
+/// Storms of spawns, yields, parks, wakes, sleeps and panics over 1 to 64 workers, with every law checked
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// How long the storms last
+    #[arg(long, value_name = "N", default_value = "10", value_parser = seconds, allow_negative_numbers = true)]
+    seconds: u64,
+
+    /// Where all random choices come from [default: the clock]
+    #[arg(long, value_name = "S", value_parser = whole, allow_negative_numbers = true)]
+    seed: Option<u64>,
+
+    /// Workers of every round's runtime [default: another number each round]
+    #[arg(long, value_name = "W", value_parser = crate::worker_count, allow_negative_numbers = true)]
+    workers: Option<usize>,
+
+    /// Runs this round only, over and over
+    #[arg(long, value_name = "R", value_parser = whole, allow_negative_numbers = true)]
+    round: Option<u64>,
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    let allowed = 1..=86_400;
+    text.parse().ok().filter(|n| allowed.contains(n)).ok_or_else(|| "it must be a whole number of seconds from 1 to 86400".into())
+}
+
+fn whole(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("it must be a whole number from 0 to {}", u64::MAX))
+}
+
+/// Runs the storms.
+pub(crate) fn main(arguments: &Arguments) -> ExitCode {
+    let seed = arguments.seed.unwrap_or_else(clock_seed);
+    failure::prepare(Recipe { seed, seconds: arguments.seconds, workers: arguments.workers });
+    say(format_args!("stress: seed {seed}, {} s", arguments.seconds));
+    if let Err(error) = watchdog::start() {
+        fail(format_args!("no thread for the watchdog: {error}"));
+    }
+    let begun = Instant::now();
+    let bar = Bar::new(arguments.seconds);
+    let rounds = run_rounds(arguments, seed, &bar);
+    let memory = check_memory(rounds.base_bytes);
+    bar.clear();
+    let Sums { spawned, ended, panicked, unrun, wakes } = LEDGER.sums();
+    say(format_args!(
+        "ok: {} rounds, {} fibers ({} ended, {} panicked as planned, {} dropped unrun), {} wakes, {} stacks, memory {} MiB (base {} MiB), {:.1} s",
+        rounds.count,
+        HumanCount(spawned),
+        HumanCount(ended),
+        HumanCount(panicked),
+        HumanCount(unrun),
+        HumanCount(wakes),
+        HumanCount(sinew::metrics().stacks as u64),
+        memory >> 20,
+        rounds.base_bytes >> 20,
+        begun.elapsed().as_secs_f64(),
+    ));
+    ExitCode::SUCCESS
+}
+
+fn clock_seed() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// Whoever closes our output early does not want it, which is no failure.
+fn say(text: std::fmt::Arguments<'_>) {
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
+/// How far the run is: a bar on a terminal, a line per round elsewhere.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new(seconds: u64) -> Self {
+        let bar = ProgressBar::new(seconds);
+        bar.set_style(ProgressStyle::with_template(BAR).expect("the template is a valid one").progress_chars("=> "));
+        Self(bar)
+    }
+
+    fn show(&self, line: &str, stormed: Duration) {
+        if self.0.is_hidden() {
+            say(format_args!("{line}"));
+        } else {
+            self.0.set_position(stormed.as_secs());
+            self.0.set_message(line.to_owned());
+        }
+    }
+
+    fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// What the rounds leave behind.
+struct Rounds {
+    count: u64,
+    /// Memory after the first.
+    base_bytes: u64,
+}
+
+fn run_rounds(arguments: &Arguments, seed: u64, bar: &Bar) -> Rounds {
+    let (mut count, mut base_bytes, mut workers_max) = (0, 0, 0);
+    let mut stormed = Duration::ZERO;
+    while stormed < Duration::from_secs(arguments.seconds) {
+        let round = arguments.round.unwrap_or(count + 1);
+        let workers = arguments.workers.unwrap_or_else(|| workers_of(seed, round));
+        workers_max = workers_max.max(workers);
+        let before = LEDGER.sums();
+        let begun = Instant::now();
+        run_round(seed, round, workers);
+        check_stacks(workers_max);
+        stormed += begun.elapsed();
+        count += 1;
+
+        let now = LEDGER.sums();
+        let (fibers, wakes) = (now.spawned - before.spawned, now.wakes - before.wakes);
+        let took = begun.elapsed().as_secs_f64();
+        bar.show(&format!("round {round:>4}  workers {workers:>2}  fibers {fibers:>7}  wakes {wakes:>7}  {took:.2} s"), stormed);
+        if count == 1 {
+            base_bytes = memory_at_rest();
+        }
+    }
+    Rounds { count, base_bytes }
+}
+
+/// The stream of a round, or of a part of it.
+fn stream(seed: u64, round: u64, part: u64) -> Random {
+    let mut random = Random::new(seed);
+    let mut random = Random::new(random.next() ^ round);
+    Random::new(random.next() ^ part)
+}
+
+/// Workers of a round: each run of eight has all of `SIZES` and one more, in an order of its own.
+fn workers_of(seed: u64, round: u64) -> usize {
+    let (deck, place) = (round / (SIZES.len() as u64 + 1), round as usize % (SIZES.len() + 1));
+    let mut random = stream(seed, deck, u64::MAX);
+    let mut sizes = SIZES.to_vec();
+    sizes.push(random.between(1, crate::WORKERS_MAX));
+    random.shuffle(&mut sizes);
+    sizes[place]
+}
+
+fn run_round(seed: u64, round: u64, workers: usize) {
+    failure::enter_round(round);
+    watchdog::watch_round(true);
+    let begun = Instant::now();
+    let runtime = Runtime::builder().workers(workers).build();
+    let runtime = runtime.unwrap_or_else(|error| fail(format_args!("no runtime of {workers} workers: {error}")));
+    let mut waves = 0;
+    while waves == 0 || begun.elapsed() < ROUND_TIME {
+        waves += 1;
+        run_wave(&runtime, &mut stream(seed, round, waves));
+    }
+    await_strays();
+    let metrics = runtime.metrics();
+    check!(metrics.workers.len() == workers, "a runtime of {workers} workers has {}", metrics.workers.len());
+
+    let dropping = Instant::now();
+    storms::last_ones(runtime, &mut stream(seed, round, 0));
+    let took = dropping.elapsed();
+    check!(took < DROP_TIME_MAX, "dropping a runtime of {workers} workers took {took:?}");
+    await_strays();
+    watchdog::watch_round(false);
+}
+
+/// Storms in fibers of the runtime and on plain threads, all at once.
+fn run_wave(runtime: &Runtime, random: &mut Random) {
+    std::thread::scope(|s| {
+        for _ in 0..random.between(0, THREADS_MAX) {
+            let (mut random, storms) = (random.fork(), random.between(1, STORMS_EACH_MAX));
+            s.spawn(move || {
+                let me = Life::of_thread("plain thread");
+                rage(&Stage { me: &me, runtime: Some(runtime) }, &mut random, storms);
+                me.finish();
+            });
+        }
+        let me = Life::of_thread("main thread");
+        let stage = Stage { me: &me, runtime: Some(runtime) };
+        let mut roots = Vec::new();
+        for _ in 0..random.between(1, ROOTS_MAX) {
+            let storms = random.between(1, STORMS_EACH_MAX);
+            roots.push(stage.spawn("root", random, move |stage, random| rage(stage, random, storms)));
+        }
+        random.shuffle(&mut roots);
+        roots.into_iter().for_each(|root| stage.join(root));
+        me.finish();
+    });
+}
+
+/// Waits for detached fibers; then everybody must have ended, once.
+fn await_strays() {
+    loop {
+        let sums = LEDGER.sums();
+        let over = sums.ended + sums.panicked + sums.unrun;
+        check!(over <= sums.spawned, "{over} fibers ended and {} were spawned", sums.spawned);
+        if over == sums.spawned {
+            break;
+        }
+        std::thread::sleep(DRAIN_PERIOD);
+    }
+    if let Some(record) = LEDGER.present().first() {
+        fail(format_args!("all spawned fibers have ended, but there is {record}"));
+    }
+}
+
+/// There are no more stacks than were needed at once, but for those that workers keep.
+fn check_stacks(workers_max: usize) {
+    let default_workers = std::thread::available_parallelism().map_or(1, usize::from).max(2);
+    let kept = (workers_max + default_workers) as u64 * STACKS_PER_WORKER * STACK_SIZES.len() as u64;
+    let (stacks, alive) = (sinew::metrics().stacks as u64, LEDGER.alive_max());
+    check!(stacks <= alive + kept, "{stacks} stacks exist; at most {alive} fibers were alive at once, and workers may keep {kept}");
+}
+
+fn resident_bytes() -> u64 {
+    Memory::now().unwrap_or_else(|error| fail(format_args!("memory cannot be measured: {error}"))).resident_bytes
+}
+
+/// Waits until memory falls no more.
+fn memory_at_rest() -> u64 {
+    let (mut lowest, mut since) = (resident_bytes(), Instant::now());
+    while since.elapsed() < REST {
+        std::thread::sleep(MEMORY_PERIOD);
+        let now = resident_bytes();
+        if now + FALL_BYTES_MIN <= lowest {
+            (lowest, since) = (now, Instant::now());
+        }
+    }
+    lowest
+}
+
+/// Waits until memory is back at its base, and returns it.
+fn check_memory(base_bytes: u64) -> u64 {
+    let begun = Instant::now();
+    loop {
+        let now = resident_bytes();
+        if now <= base_bytes + GROWTH_BYTES_MAX {
+            return now;
+        }
+        check!(
+            begun.elapsed() < RETURN_TIME_MAX,
+            "memory does not return: {} MiB after {RETURN_TIME_MAX:?} of rest, {} MiB after the first round",
+            now >> 20,
+            base_bytes >> 20
+        );
+        std::thread::sleep(MEMORY_PERIOD);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_eight_rounds_have_all_sizes() {
+        for deck in 0..20 {
+            let sizes: Vec<_> = (deck * 8..deck * 8 + 8).map(|round| workers_of(7, round)).collect();
+            assert!(SIZES.iter().all(|size| sizes.contains(size)), "{sizes:?}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! `sinew stress`, run as users run it.
+
+use std::process::{Command, Output};
+
+fn stress(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sinew"));
+    command.env_remove("SINEW_WORKERS").env_remove("SINEW_STACK").arg("stress").args(arguments);
+    command.output().expect("the binary was built for this test")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_short_run_finds_nothing_and_says_so() {
+    let output = stress(&["--seconds", "2", "--seed", "7"]);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{out}\n{err}");
+    assert!(out.starts_with("stress: seed 7, 2 s\n"), "{out}");
+    assert!(out.lines().any(|line| line.starts_with("round    1  workers ")), "{out}");
+    assert!(out.lines().last().is_some_and(|line| line.starts_with("ok: ") && line.contains(" fibers (")), "{out}");
+    assert_eq!(err, "", "planned panics are silent");
+}
+
+#[test]
+fn bad_arguments_are_refused_by_name() {
+    for (option, bad) in [("--seconds", "0"), ("--seconds", "-1"), ("--seed", "x"), ("--workers", "65"), ("--workers", "0")] {
+        let output = stress(&[option, bad]);
+        let err = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{option} {bad}: {err}");
+        assert!(err.contains(option) && err.contains("it must be"), "{option} {bad}: {err}");
+    }
+}

@@ -194,7 +194,8 @@ fn stream(seed: u64, round: u64, part: u64) -> Random {
 
 /// Workers of a round: each run of eight has all of `SIZES` and one more, in an order of its own.
 fn workers_of(seed: u64, round: u64) -> usize {
-    let (deck, place) = (round / (SIZES.len() as u64 + 1), round as usize % (SIZES.len() + 1));
+    let (index, deck_size) = (round.saturating_sub(1), SIZES.len() as u64 + 1);
+    let (deck, place) = (index / deck_size, (index % deck_size) as usize);
     let mut random = stream(seed, deck, u64::MAX);
     let mut sizes = SIZES.to_vec();
     sizes.push(random.between(1, crate::WORKERS_MAX));
@@ -212,6 +213,11 @@ fn run_round(seed: u64, round: u64, workers: usize) {
     while waves == 0 || begun.elapsed() < ROUND_TIME {
         waves += 1;
         run_wave(&runtime, &mut stream(seed, round, waves));
+    }
+    if round == 1 {
+        let me = Life::of_thread("main thread");
+        storms::unheard(&Stage { me: &me, runtime: Some(&runtime) }, &mut stream(seed, round, 0));
+        me.finish();
     }
     await_strays();
     let metrics = runtime.metrics();
@@ -315,7 +321,7 @@ mod tests {
     #[test]
     fn every_eight_rounds_have_all_sizes() {
         for deck in 0..20 {
-            let sizes: Vec<_> = (deck * 8..deck * 8 + 8).map(|round| workers_of(7, round)).collect();
+            let sizes: Vec<_> = (deck * 8 + 1..=deck * 8 + 8).map(|round| workers_of(7, round)).collect();
             assert!(SIZES.iter().all(|size| sizes.contains(size)), "{sizes:?}");
         }
     }

@@ -503,5 +503,7 @@ fn a_backtrace_in_a_fiber_ends_at_its_root() {
     let text = sinew::spawn(|| std::backtrace::Backtrace::force_capture().to_string()).join().unwrap();
     assert!(text.contains("a_backtrace_in_a_fiber"), "{text}");
     assert!(text.contains("sinew::sched::worker::root"), "{text}");
-    assert!(!text.contains("Worker::run"), "the walk left the fiber's stack: {text}");
+    // corosensei links a coroutine's stack to its resumer's on purpose.
+    let linked = cfg!(any(sinew_switch = "corosensei", not(target_arch = "x86_64")));
+    assert!(linked || !text.contains("Worker::run"), "the walk left the fiber's stack: {text}");
 }

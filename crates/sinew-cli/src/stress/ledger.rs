@@ -87,10 +87,10 @@ impl Ledger {
         self.alive_max.iter().map(|n| n.load(Relaxed)).sum()
     }
 
-    /// Everybody who has begun and not ended.
+    /// Everybody who has not ended; those who never ran come last.
     pub(super) fn present(&self) -> Vec<Arc<Record>> {
         let mut all: Vec<_> = self.register.iter().flat_map(|shard| lock(shard).values().cloned().collect::<Vec<_>>()).collect();
-        all.sort_by_key(|record| record.serial);
+        all.sort_by_key(|record| (record.home.load(Relaxed) == NO_THREAD, record.serial));
         all
     }
 

@@ -22,6 +22,11 @@ use super::random::Random;
 const SLEEP_US_MAX: usize = 2_000;
 /// Longest time-out that races with an unpark, and the longest that the waker dawdles.
 const RACE_US_MAX: usize = 150;
+/// Most fibers before a gate, and how seldom: enough for a hundred MiB of stacks, so that it is seen whether they go back.
+const GATE_MAX: usize = 20_000;
+const GATE_MAX_ONCE_IN: usize = 60;
+/// Most letters of a ring. Each may wait for two threads to be scheduled: on a loaded machine that is a millisecond.
+const LETTERS_MAX: usize = 600;
 
 type Storm = fn(&Stage<'_>, &mut Random);
 
@@ -148,7 +153,7 @@ fn ring(stage: &Stage<'_>, random: &mut Random) {
     }
 
     let size = random.between(2, 24);
-    let laps = random.between(1, 2_000 / size) as u64;
+    let laps = random.between(1, LETTERS_MAX / size) as u64;
     let ring = Arc::new(Ring { targets: OnceLock::new(), letters: (0..size).map(|_| AtomicU64::new(0)).collect() });
     let mut members = Vec::new();
     for place in 1..size {
@@ -207,7 +212,11 @@ fn crowd(stage: &Stage<'_>, random: &mut Random) {
 
 /// A batch waits before a gate and is let in, all at once; nobody is left outside.
 fn gate(stage: &Stage<'_>, random: &mut Random) {
-    let count = if random.once_in(10) { random.between(1_000, 4_000) } else { random.between(1, 300) };
+    let count = match random.between(1, GATE_MAX_ONCE_IN) {
+        1 => GATE_MAX,
+        2..=10 => random.between(1_000, 4_000),
+        _ => random.between(1, 300),
+    };
     let wait_inside = move |stage: &Stage<'_>, random: &mut Random| {
         stage.me.await_sent(1);
         stage.dawdle(random);
@@ -303,6 +312,8 @@ fn naps(stage: &Stage<'_>, random: &mut Random) {
 }
 
 /// Panics arrive where they are joined, with their payload, and nowhere else.
+///
+/// Fibers that are to panic are joined: the library tells of each panic that nobody can join, which `unheard` tries once a run.
 fn panics(stage: &Stage<'_>, random: &mut Random) {
     let mut fibers = Vec::new();
     for number in 0..random.between(1, 60) as u64 {
@@ -318,7 +329,7 @@ fn panics(stage: &Stage<'_>, random: &mut Random) {
     }
     random.shuffle(&mut fibers);
     for (number, is_planned, fiber) in fibers {
-        if random.once_in(4) {
+        if !is_planned && random.once_in(4) {
             drop(fiber);
             continue;
         }
@@ -360,7 +371,7 @@ fn scopes(stage: &Stage<'_>, random: &mut Random) {
     fill(stage, random, &mut cells);
     check!(cells.iter().all(|&n| n == 1), "a scope ended before its fibers had written: {cells:?}");
     if random.once_in(2) {
-        scope_with_panic(stage, random);
+        scope_with_panics(stage, random, Joins::All);
     }
 }
 
@@ -407,10 +418,17 @@ where
     s.spawn(closure)
 }
 
+/// Whether the panics of a scope are joined.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Joins {
+    All,
+    None,
+}
+
 /// A scope whose fibers panic ends with a panic of its own, after all of them, unless each panic was taken by a join.
-fn scope_with_panic(stage: &Stage<'_>, random: &mut Random) {
+fn scope_with_panics(stage: &Stage<'_>, random: &mut Random, joins: Joins) {
     let ended = AtomicU64::new(0);
-    let (count, joins) = (random.between(1, 12), random.once_in(2));
+    let count = if joins == Joins::All { random.between(1, 12) } else { 1 };
     let outcome = with_scope_panic(|| {
         catch_unwind(AssertUnwindSafe(|| {
             sinew::scope(|s| {
@@ -423,7 +441,7 @@ fn scope_with_panic(stage: &Stage<'_>, random: &mut Random) {
                         panic_any(Planned(number));
                     }));
                 }
-                for (number, handle) in handles.into_iter().enumerate().filter(|_| joins) {
+                for (number, handle) in handles.into_iter().enumerate().filter(|_| joins == Joins::All) {
                     let outcome: std::thread::Result<()> = stage.me.away(Wait::Join, || handle.join());
                     let found = outcome.err().and_then(|payload| payload.downcast_ref::<Planned>().map(|planned| planned.0));
                     check!(found == Some(number as u64), "a scoped fiber's panic {number} came as {found:?}");
@@ -436,7 +454,7 @@ fn scope_with_panic(stage: &Stage<'_>, random: &mut Random) {
     let ended = ended.load(Acquire);
     check!(ended == count as u64, "a scope ended with {ended} of its {count} fibers");
     let text = outcome.err().map(|payload| payload.downcast_ref::<&str>().copied().unwrap_or("(no text)"));
-    let due = if joins { None } else { Some(SCOPE_PANIC) };
+    let due = if joins == Joins::All { None } else { Some(SCOPE_PANIC) };
     check!(text == due, "a scope of panics ended with {text:?} instead of {due:?}");
 }
 
@@ -455,14 +473,30 @@ fn stray(stage: &Stage<'_>, random: &mut Random, generations: usize) {
             stray(stage, random, generations - 1);
         }
         stage.dawdle(random);
-        if random.once_in(8) {
-            panic_any(Planned(generations as u64));
-        }
     });
     if random.once_in(2) {
         stage.dawdle(random);
     }
     drop(fiber);
+}
+
+/// Panics that nobody joins: of a fiber whose handle is dropped before it ends, of one whose handle is dropped after, and of a scope.
+///
+/// The library tells of each on stderr, so this is no storm.
+pub(super) fn unheard(stage: &Stage<'_>, random: &mut Random) {
+    let before = stage.spawn("unheard", random, |stage, _| {
+        stage.me.await_sent(1);
+        panic_any(Planned(0));
+    });
+    let target = before.target();
+    drop(before.handle);
+    target.wake();
+    let after = stage.spawn("unheard", random, |_, _| panic_any(Planned(0)));
+    while !after.handle.is_finished() {
+        stage.me.yield_now();
+    }
+    drop(after);
+    scope_with_panics(stage, random, Joins::None);
 }
 
 /// Handles as futures: awaited by parking, or polled once and dropped, or polled and then joined.

@@ -19,7 +19,7 @@ pub(crate) fn describe(address: usize, line: &mut Line) -> bool {
         "sinew: fiber {} overflowed its stack of {kib} KiB; give it more with Builder::stack_size, or all fibers with SINEW_STACK={}K; \
          it was spawned at {}",
         control.id(),
-        kib * 2,
+        (kib * 2).min(stack::MAX_BYTES / 1024),
         control.site(),
     );
     if let Some(name) = control.name() {

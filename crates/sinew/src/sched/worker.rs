@@ -501,7 +501,12 @@ impl Worker {
 
     /// Whether fibers starve and nothing that could give them a stack can run: then the oldest has been readied to be ended.
     fn must_refuse(&self) -> bool {
-        self.group.starves_for_good() && self.group.all_rest_for_good() && self.refuse_starved()
+        if !self.group.starves_for_good() || !self.group.all_rest_for_good() {
+            return false;
+        }
+        // Once more: a stack may have been handed out while another worker held the fiber that it would have served.
+        self.feed_starved();
+        !self.ready.is_empty() || self.refuse_starved()
     }
 
     /// What an idle worker must not oversleep. The fences in `lie_down` and `enter_sleep` make these relaxed looks enough.

@@ -921,3 +921,13 @@ fn run_does_not_come_back_before_its_fiber_ended_even_when_blocks_run_out() {
     });
     assert_success(&ended);
 }
+
+#[test]
+fn a_panic_that_a_scope_tells_of_is_not_reported_as_lost() {
+    let ended = in_child(|| {
+        let panic = catch_unwind(|| sinew::scope(|s| drop(s.spawn(|| panic!("unjoined")))));
+        assert_eq!(text(panic.unwrap_err()), "a scoped fiber panicked");
+    });
+    assert_success(&ended);
+    assert!(!ended.err.contains("sinew: "), "{ended:?}");
+}

@@ -569,7 +569,7 @@ fn an_unpark_at_the_moment_of_the_time_out_ends_the_park_of_a_plain_thread_once(
     in_time(|| {
         let rt = runtime(1);
         let done = Arc::new(AtomicUsize::new(0));
-        let (sleeper, rounds) = (sinew::current(), rounds(20_000, 100_000));
+        let (sleeper, rounds) = (sinew::current(), rounds(20_000, 60_000));
         let waker = rt.spawn({
             let done = done.clone();
             move || {
@@ -634,7 +634,7 @@ fn one_fiber_pushed_to_an_idle_runtime_always_finds_a_worker() {
     in_time(|| {
         for workers in [1, 2, 8] {
             let rt = runtime(workers);
-            for round in 0..rounds(8_000, 80_000) {
+            for round in 0..rounds(8_000, 40_000) {
                 (0..round % 700).for_each(|_| spin_loop());
                 assert_eq!(rt.spawn(move || round).join().unwrap(), round);
             }

@@ -365,6 +365,11 @@ impl Control {
         unsafe { self.tally.get().as_ref() }
     }
 
+    /// Whether it belongs to a scope, which tells of a panic that nobody took.
+    pub(crate) fn is_scoped(&self) -> bool {
+        !self.tally.get().is_null()
+    }
+
     pub(crate) fn set_tally(&self, tally: *const Tally) {
         self.tally.set(tally);
     }

@@ -29,7 +29,7 @@ pub(crate) struct Table {
 pub(crate) struct Ended {
     /// To be woken.
     pub(crate) watcher: Option<Watcher>,
-    /// The fiber panicked and nobody will ask for the payload.
+    /// The fiber panicked and nobody will ask for the payload, nor a scope tell of it.
     pub(crate) lost_panic: bool,
 }
 
@@ -125,7 +125,7 @@ impl Control {
             Detach::DropOutcome => {
                 // SAFETY: `detach` said that the outcome is ours.
                 let outcome = unsafe { self.take_outcome::<T>() };
-                if outcome.is_err() {
+                if outcome.is_err() && !self.is_scoped() {
                     self.report_lost();
                 }
                 drop(outcome);
@@ -168,7 +168,7 @@ unsafe fn finish<T>(control: &Control, outcome: Outcome<T>) -> Ended {
     if control.join.is_detached() {
         quietly(|| drop(outcome));
         let _ = control.join.finish();
-        return Ended { watcher: None, lost_panic: failed };
+        return Ended { watcher: None, lost_panic: failed && !control.is_scoped() };
     }
     // SAFETY: the slot is free, and the outcome still the fiber's.
     unsafe { put(control, outcome) };
@@ -180,7 +180,7 @@ unsafe fn finish<T>(control: &Control, outcome: Outcome<T>) -> Ended {
             // SAFETY: `finish` said that nobody will take it; it was put there a moment ago.
             let outcome = unsafe { control.take_outcome::<T>() };
             quietly(|| drop(outcome));
-            Ended { watcher: None, lost_panic: failed }
+            Ended { watcher: None, lost_panic: failed && !control.is_scoped() }
         }
     }
 }

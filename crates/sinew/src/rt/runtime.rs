@@ -92,7 +92,8 @@ impl Drop for Runtime {
         self.group.stop();
         let end = Instant::now() + DROP_GRACE;
         match self.workers.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Err(RecvTimeoutError::Disconnected) => {}
+            // Its workers have left their stacks to others, who may be asleep: give the pages back here.
+            Err(RecvTimeoutError::Disconnected) => stack::depot().trim(),
             _ => {
                 let left: usize = self.group.settled();
                 let _ = writeln!(

@@ -714,11 +714,12 @@ fn a_scope_in_a_drop_while_unwinding_collects_panics_too() {
 #[test]
 fn a_panic_whose_handle_was_dropped_is_reported_with_name_and_site() {
     let ended = in_child(|| {
-        let (rt, detached) = (runtime(2), Arc::new(AtomicBool::new(false)));
-        let wait = detached.clone();
+        let (rt, detached, started) = (runtime(2), Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (wait, begun) = (detached.clone(), started.clone());
         rt.run(|| {
             eprintln!("site={}:{}", file!(), line!() + 1);
             let handle = sinew::Builder::new().name("early bird").spawn(move || {
+                begun.store(true, SeqCst);
                 while !wait.load(SeqCst) {
                     sinew::yield_now();
                 }
@@ -726,6 +727,8 @@ fn a_panic_whose_handle_was_dropped_is_reported_with_name_and_site() {
             });
             drop(handle.unwrap());
         });
+        // Unstarted it would be dropped unrun.
+        poll_until("the fiber to begin", || started.load(SeqCst));
         detached.store(true, SeqCst);
         // The runtime's end waits for the fiber and its report.
         drop(rt);
@@ -773,10 +776,15 @@ fn a_lost_panic_does_not_end_a_process_whose_stderr_is_gone() {
         std::io::stdin().read_exact(&mut byte).unwrap();
         let (rt, detached) = (runtime(1), Arc::new(AtomicBool::new(false)));
         let wait = detached.clone();
+        let begun = Arc::new(AtomicBool::new(false));
+        let inside = begun.clone();
         drop(rt.spawn(move || {
+            inside.store(true, SeqCst);
             poll_until("the handle's drop", || wait.load(SeqCst));
             panic!("into the void");
         }));
+        // Unstarted it would be dropped unrun.
+        poll_until("the fiber to begin", || begun.load(SeqCst));
         detached.store(true, SeqCst);
         // The runtime's end waits for the fiber and its report.
         drop(rt);

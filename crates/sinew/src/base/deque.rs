@@ -66,7 +66,7 @@ impl<T, const N: usize> Deque<T, N> {
     #[inline]
     pub(crate) fn pop(&self) -> *mut T {
         let newest = self.newest.load(Relaxed);
-        // Only thieves move `oldest`, and only up: seen empty, it is empty.
+        // `oldest` only grows: seen empty, it is empty.
         if self.oldest.load(Relaxed) == newest {
             return ptr::null_mut();
         }

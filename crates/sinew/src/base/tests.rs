@@ -1,6 +1,7 @@
-//! Tests of `list` and `mask`; they stand apart because the models include those files as they are.
+//! Tests of `list`, `mask` and `histogram`; they stand apart because the models include those files as they are.
 
 use super::atomic::AtomicPtr;
+use super::histogram::{Counts, Histogram};
 use super::list::{Linked, List};
 use super::mask::{Mask, Set};
 
@@ -104,4 +105,17 @@ fn a_mask_gives_each_worker_to_one_remover_and_keeps_its_limit() {
         mask.clear();
         assert!(mask.get().is_empty());
     }
+}
+
+#[test]
+fn percentiles_come_from_what_was_recorded() {
+    let histogram = Histogram::new();
+    (1..=1000).for_each(|value| histogram.record(value));
+    let mut counts = Counts::new();
+    histogram.add_to(&mut counts);
+    for (per_mille, value) in [(1, 1), (500, 500), (990, 990), (1000, 1000)] {
+        let got = counts.per_mille(per_mille).unwrap();
+        assert!(got >= value && got - value <= value / 8, "{per_mille} per mille is {got}");
+    }
+    assert_eq!(counts.since(&counts).per_mille(500), None);
 }

@@ -30,7 +30,7 @@ use std::panic::Location;
 use std::ptr;
 use std::task::{RawWakerVTable, Waker};
 
-use crate::base::atomic::{AS_IN_MEMORY, AcqRel, AtomicPtr, AtomicU32, Relaxed};
+use crate::base::atomic::{AS_IN_MEMORY, AcqRel, AtomicPtr, AtomicU32, AtomicUsize, Relaxed};
 use crate::base::list::Linked;
 use crate::os::clock;
 use join::Join;
@@ -83,9 +83,10 @@ pub(crate) struct Control {
     sp: Cell<*mut u8>,
     /// The worker it is settled on, as `sched` knows it; null until the first run, and for threads.
     home: Cell<*const ()>,
-    stack_bottom: Cell<usize>,
+    /// Atomic, as `deepest`, since a handle may ask for them from any thread; written by its worker alone.
+    stack_bottom: AtomicUsize,
     /// The deepest place of its stack at which it suspended.
-    deepest: Cell<usize>,
+    deepest: AtomicUsize,
     index: u32,
     version: Cell<u32>,
     pub(crate) state: State,
@@ -130,6 +131,8 @@ pub(crate) enum Verdict {
     NoStack,
     /// Drop it: the runtime was shut down.
     ShutDown,
+    /// The same, on a stack of the reserve.
+    ShutDownInReserve,
 }
 
 /// A wait that the holder has ended: it owes the fiber or thread its wake (`state.rs`, I2).
@@ -158,8 +161,8 @@ impl Control {
             link: AtomicPtr::new(ptr::null_mut()),
             sp: Cell::new(ptr::null_mut()),
             home: Cell::new(ptr::null()),
-            stack_bottom: Cell::new(0),
-            deepest: Cell::new(0),
+            stack_bottom: AtomicUsize::new(0),
+            deepest: AtomicUsize::new(0),
             index,
             version: Cell::new(0),
             state: State::new(),
@@ -201,7 +204,7 @@ impl Control {
         self.verdict.set(Verdict::Run);
         self.tally.set(ptr::null());
         self.site.set(Some(site));
-        self.deepest.set(usize::MAX);
+        self.deepest.store(usize::MAX, Relaxed);
         // Spread over fibers that live for one wake only: every place gets its turn as it is used again.
         self.sample.set((self.index.wrapping_add(self.version.get()) % u32::from(SAMPLE_EVERY)) as u8 + 1);
         // SAFETY: the block is the caller's alone.
@@ -243,10 +246,17 @@ impl Control {
         self.verdict.get()
     }
 
-    /// Decides that an unstarted fiber ends without having run, on a stack of `class`.
-    pub(crate) fn condemn(&self, verdict: Verdict, class: Class) {
+    /// Decides that an unstarted fiber ends without having run.
+    pub(crate) fn condemn(&self, verdict: Verdict) {
         self.verdict.set(verdict);
-        self.class.set(class);
+    }
+
+    /// The size of the stack it is on: the one it asked for, unless it is ended on one of the reserve.
+    fn stack_class(&self) -> Class {
+        match self.verdict() {
+            Verdict::Run | Verdict::ShutDown => self.class(),
+            Verdict::NoStack | Verdict::ShutDownInReserve => stack::RESERVE,
+        }
     }
 
     /// Ends the wait under way for `cause`, if this call comes first.
@@ -305,10 +315,10 @@ impl Control {
 
     /// Settles the fiber on `home`, with a stack on which it begins at `sp`. By the worker that first runs it.
     pub(crate) fn settle(&self, home: *const (), stack: Stack, sp: *mut u8) {
-        debug_assert_eq!(self.class(), stack.class(), "a stack of another size than asked for");
+        debug_assert_eq!(self.stack_class(), stack.class(), "a stack of another size than asked for");
         self.home.set(home);
         self.sp.set(sp);
-        self.stack_bottom.set(stack.bottom());
+        self.stack_bottom.store(stack.bottom(), Relaxed);
     }
 
     /// Takes the stack away from a fiber that has ended on it.
@@ -317,24 +327,24 @@ impl Control {
     /// The fiber has ended, and whoever gets the stack does not let it be used before it has been left (law F4).
     pub(crate) unsafe fn take_stack(&self) -> Stack {
         // SAFETY: the fiber owned the stack and hands it on here, once.
-        unsafe { Stack::from_parts(self.stack_bottom.get(), self.class()) }
+        unsafe { Stack::from_parts(self.stack_bottom(), self.stack_class()) }
     }
 
     pub(crate) fn stack_bottom(&self) -> usize {
-        self.stack_bottom.get()
+        self.stack_bottom.load(Relaxed)
     }
 
     /// Notes how deep the fiber stands. By itself, before it suspends.
     #[inline]
     pub(crate) fn note_depth(&self, sp: usize) {
-        if sp < self.deepest.get() {
-            self.deepest.set(sp);
+        if sp < self.deepest.load(Relaxed) {
+            self.deepest.store(sp, Relaxed);
         }
     }
 
     /// Bytes of stack in use at the deepest suspension noted.
     pub(crate) fn noted_depth(&self) -> usize {
-        match self.deepest.get() {
+        match self.deepest.load(Relaxed) {
             usize::MAX => 0,
             deepest => stack::top_of(self.stack_bottom(), self.class()).saturating_sub(deepest),
         }

@@ -96,6 +96,9 @@ fn guard_bytes() -> usize {
     GUARD_PAGES * memory::page_size()
 }
 
+/// Stacks that are kept back for fibers that are ended without one of their own: 64 KiB.
+pub(crate) const RESERVE: Class = Class((64 * 1024 / MIN_BYTES).ilog2() as u8);
+
 /// A stack, owned.
 #[derive(Debug)]
 pub(crate) struct Stack {

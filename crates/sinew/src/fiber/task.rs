@@ -137,7 +137,12 @@ impl Control {
     #[cold]
     #[inline(never)]
     pub(crate) fn report_lost(&self) {
-        let what = if self.verdict() == Verdict::Run { "panicked" } else { "never ran" };
+        let what = match self.verdict() {
+            Verdict::Run => "panicked",
+            Verdict::NoStack => "never ran for want of a stack",
+            // Dropped with its runtime, as its owner asked; there may be very many.
+            Verdict::ShutDown | Verdict::ShutDownInReserve => return,
+        };
         // Not `eprintln`, which panics where stderr is gone.
         let _ = writeln!(std::io::stderr(), "sinew: fiber {self}, {what}, and its handle was dropped: nobody will join it");
     }

@@ -24,6 +24,10 @@ unsafe impl Send for Fiber {}
 // SAFETY: as above.
 unsafe impl Sync for Fiber {}
 
+// A handle gives no access to what a panic may have left half done; as std's.
+impl std::panic::UnwindSafe for Fiber {}
+impl std::panic::RefUnwindSafe for Fiber {}
+
 impl Fiber {
     /// # Safety
     /// The caller hands over one reference to the block.

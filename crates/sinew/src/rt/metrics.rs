@@ -100,10 +100,10 @@ impl Metrics {
 
     fn with_latencies(group: &Group, latencies: &Counts) -> Self {
         let counters = || group.seats.iter().map(|seat| &seat.counters);
-        // Ended first: a fiber that ends between the two reads must not be counted as ended and not as spawned.
+        // Ended first: so that, but for the CPU's own reordering, no fiber is counted as ended and not as spawned.
         let ended = counters().map(|c| c.ended.load(Relaxed)).sum();
         let (spinning, sleeping) = (group.idle.spinning(), group.idle.sleeping());
-        let worker = |(index, seat): (usize, &crate::sched::group::Seat)| WorkerMetrics {
+        let worker = |(index, seat): (usize, &&'static crate::sched::group::Seat)| WorkerMetrics {
             settled: seat.settled(),
             ready: seat.counters.ready.load(Relaxed),
             children: seat.children.len(),

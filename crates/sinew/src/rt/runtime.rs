@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::panic::Location;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::metrics::{self, Metrics};
 use super::overflow;
@@ -28,7 +28,8 @@ const DROP_GRACE: Duration = Duration::from_secs(5);
 /// or to keep parts of a program apart.
 ///
 /// Dropping it refuses new fibers, drops unstarted ones unrun, and waits for the started ones to end, 5 seconds at most; what is still there then is
-/// reported and left as it is, with its workers.
+/// reported and left as it is, with its workers. The drop blocks the thread it is on, also if that is another runtime's worker; in a fiber of the
+/// runtime itself it panics, since it would wait for itself.
 ///
 /// # Examples
 /// ```
@@ -90,8 +91,7 @@ impl Drop for Runtime {
             panic!("a runtime was dropped by one of its own fibers, which it would have to wait for: drop it elsewhere");
         }
         self.group.stop();
-        let end = Instant::now() + DROP_GRACE;
-        match self.workers.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        match self.workers.recv_timeout(DROP_GRACE) {
             // Its workers have left their stacks to others, who may be asleep: give the pages back here.
             Err(RecvTimeoutError::Disconnected) => stack::depot().trim(),
             _ => {

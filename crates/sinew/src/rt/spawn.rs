@@ -102,7 +102,8 @@ where
 unsafe fn unmake<F>(control: *const Control) {
     // SAFETY: the caller's promise.
     unsafe {
-        drop((*control).unload::<F>());
+        // Dropped last: its destructor may panic.
+        let _closure = (*control).unload::<F>();
         if let Some(tally) = (*control).tally() {
             // The owner is the caller, or waits for a child that is: nobody has to be woken.
             let _ = tally.leave();
@@ -384,10 +385,13 @@ fn refuse_batch<F>(batch: &List<Control>, error: io::Error) -> ! {
 
 /// Runs `f` as a fiber and waits for it; `f` may borrow from the caller.
 ///
-/// From a plain thread this is the way into the default runtime. A panic of `f` is passed on.
+/// From a plain thread this is the way into the default runtime.
 ///
 /// # Suspends
 /// Yes, until `f` has ended; on a plain thread it blocks the thread.
+///
+/// # Panics
+/// Passes a panic of `f` on. Also if the runtime cannot be started, is being shut down, or has no memory for the fiber.
 ///
 /// # Examples
 /// ```
@@ -444,9 +448,10 @@ impl Builder {
         self
     }
 
-    /// Asks for at least this many usable bytes of stack.
+    /// Asks for this many bytes of stack.
     ///
-    /// Sizes are rounded up to a power of two, and to 16 KiB; 0 and more than 1 GiB are errors of [`spawn`](Self::spawn).
+    /// Sizes are rounded up to a power of two, and to 16 KiB; 0 and more than 1 GiB are errors of [`spawn`](Self::spawn). Up to 960 bytes at the top stay
+    /// unused, so that the stacks of many fibers do not meet in the same lines of the CPU's cache.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.stack_bytes = Some(bytes);
         self

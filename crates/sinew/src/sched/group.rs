@@ -13,7 +13,7 @@
 
 use std::io;
 
-use crate::base::atomic::{Acquire, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release};
+use crate::base::atomic::{Acquire, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release, fence};
 use crate::base::deque::{Deque, Stolen};
 use crate::base::histogram::Histogram;
 use crate::base::inbox::{Inbox, Pushed};
@@ -24,12 +24,10 @@ use crate::fiber::stack::{self, CLASSES, Class, NoStack, Stack};
 use crate::fiber::task::NeverRan;
 use crate::os::futex;
 use crate::os::lock::Lock;
-use crate::sched::idle::Idle;
+use crate::sched::idle::{Claimed, Idle};
 use crate::sched::slot::Slot;
 
-/// Size of the stacks on which fibers are ended that never got one of their own.
-const RESERVE_BYTES: usize = 64 * 1024;
-/// How many there are beside one per worker: so many such fibers may wait for each other in their closures' destructors.
+/// Stacks of the reserve beside one per worker: so many fibers that never got one may wait for each other in their closures' destructors.
 const RESERVE_MORE: usize = 8;
 
 /// Unstarted children a worker keeps before the group's queue takes the rest. As tokio's and Go's local queues.
@@ -65,6 +63,18 @@ pub(crate) struct Counters {
     pub(crate) latency: Histogram,
 }
 
+impl Drop for Group {
+    /// Its workers have left, or were never there: nothing is in the seats.
+    fn drop(&mut self) {
+        for seat in &self.seats {
+            debug_assert!(!seat.has_mail() && seat.children.len() == 0, "a seat was left with fibers in it");
+            seat.slot.get_up();
+            seat.counters.reset();
+        }
+        VACANT.lock().extend(self.seats.iter());
+    }
+}
+
 /// Adds to a counter that the caller alone writes.
 #[inline]
 pub(crate) fn add(counter: &AtomicU64, n: u64) {
@@ -86,9 +96,25 @@ impl Counters {
             latency: Histogram::new(),
         }
     }
+
+    fn reset(&self) {
+        let Self { settled, ready, spawned, ended, switches, sleeps, steals, unwinding_waits, latency } = self;
+        [settled, ready].into_iter().for_each(|counter| counter.store(0, Relaxed));
+        [spawned, ended, switches, sleeps, steals, unwinding_waits].into_iter().for_each(|counter| counter.store(0, Relaxed));
+        latency.reset();
+    }
 }
 
+/// Seats without a worker. They are never freed: who delivers to a seat touches it once more after the fiber is in its inbox, and by then the fiber may have
+/// ended and its runtime be gone. A wake too many, of the seat's next worker, is harmless.
+static VACANT: Lock<Vec<&'static Seat>> = Lock::new(Vec::new());
+
 impl Seat {
+    fn take() -> &'static Seat {
+        let vacant = VACANT.lock().pop();
+        vacant.unwrap_or_else(|| Box::leak(Box::new(Seat::new())))
+    }
+
     fn new() -> Self {
         Self {
             inbox: Inbox::new(),
@@ -102,6 +128,15 @@ impl Seat {
     /// Says whether the worker's next rest has no deadline. By the worker, before it lies down.
     pub(crate) fn set_rests_for_good(&self, for_good: bool) {
         self.rests_for_good.store(u32::from(for_good), Relaxed);
+        // Release: meets the Acquire in `rests_for_good`, through the slot's word, which is written next.
+        fence(Release);
+    }
+
+    fn rests_for_good(&self) -> bool {
+        let asleep = self.slot.is_asleep();
+        // Acquire: meets the Release in `set_rests_for_good`.
+        fence(Acquire);
+        asleep && self.rests_for_good.load(Relaxed) != 0
     }
 
     /// Leaves a ready settled fiber for this worker, and wakes it if it sleeps.
@@ -165,8 +200,8 @@ struct Reserve {
 
 impl Reserve {
     fn new(stacks: usize) -> io::Result<Self> {
-        let (class, mut cache) = (Class::for_bytes(RESERVE_BYTES)?, stack::Cache::new());
-        let free: Vec<Stack> = (0..stacks).map(|_| cache.take(class).map_err(|why| why.error)).collect::<io::Result<_>>()?;
+        let mut cache = stack::Cache::new();
+        let free: Vec<Stack> = (0..stacks).map(|_| cache.take(stack::RESERVE).map_err(|why| why.error)).collect::<io::Result<_>>()?;
         let bottoms = free.iter().map(Stack::bottom).collect();
         Ok(Self { free: Lock::new(free), bottoms })
     }
@@ -181,7 +216,7 @@ impl Drop for Reserve {
 
 /// Workers that share a queue.
 pub(crate) struct Group {
-    pub(crate) seats: Box<[Seat]>,
+    pub(crate) seats: Box<[&'static Seat]>,
     pub(crate) idle: Idle,
     /// The stack of a fiber that asks for none.
     pub(crate) default_class: Class,
@@ -189,7 +224,7 @@ pub(crate) struct Group {
     pub(crate) spins: bool,
     pub(crate) spinner_wakes: AtomicU64,
     pub(crate) sleeper_wakes: AtomicU64,
-    /// Fibers spawned by threads that are no workers.
+    /// Fibers spawned by threads that are no workers, and in batches.
     pub(crate) spawned_outside: AtomicU64,
     /// Children that found their worker's deque full.
     pub(crate) overflowed: AtomicU64,
@@ -209,7 +244,7 @@ impl Group {
     pub(crate) fn new(workers: usize, default_class: Class, spins: bool) -> io::Result<Self> {
         let reserve = Reserve::new(workers + RESERVE_MORE)?;
         Ok(Self {
-            seats: (0..workers).map(|_| Seat::new()).collect(),
+            seats: (0..workers).map(|_| Seat::take()).collect(),
             idle: Idle::new(),
             default_class,
             spins,
@@ -260,11 +295,25 @@ impl Group {
     #[inline]
     pub(crate) fn announce(&self, items: usize) {
         let claimed = self.idle.claim(items, |worker| self.seats[worker].settled());
+        self.pay(&claimed);
+    }
+
+    /// Counts who was claimed and wakes the sleepers among them; whether there was anybody.
+    #[inline]
+    fn pay(&self, claimed: &Claimed) -> bool {
         if claimed.spinners != 0 {
             self.spinner_wakes.fetch_add(claimed.spinners as u64, Relaxed);
         }
         if !claimed.sleepers.is_empty() {
             self.wake_sleepers(claimed.sleepers);
+        }
+        claimed.spinners != 0 || !claimed.sleepers.is_empty()
+    }
+
+    /// Wakes a sleeper in place of a spinner that has found work, if one was asked for. By a spinner.
+    pub(crate) fn replace_spinner(&self) {
+        if let Some(worker) = self.idle.take_pending(|worker| self.seats[worker].settled()) {
+            self.wake_sleepers(Set::of(worker));
         }
     }
 
@@ -283,8 +332,7 @@ impl Group {
             return false;
         }
         let claimed = self.idle.claim(1, |worker| self.seats[worker].settled());
-        self.wake_sleepers(claimed.sleepers);
-        claimed.spinners + claimed.sleepers.len() != 0
+        self.pay(&claimed)
     }
 
     /// Takes the oldest of the group's queue; null if there is none.
@@ -340,7 +388,7 @@ impl Group {
             self.spared.clear();
             self.starved_count.fetch_add(1, Relaxed);
         }
-        self.seats.iter().for_each(Seat::wake);
+        self.seats.iter().for_each(|seat| seat.wake());
     }
 
     /// Puts a fiber that was taken out for a stack that is not there back where it was.
@@ -414,12 +462,12 @@ impl Group {
     /// Whether all workers have lain down with no deadline and none is being woken, so that nothing inside can make anything ready. By a
     /// worker that has lain down itself: of the last two at least one sees the other, by the fences of their slots.
     pub(crate) fn all_rest_for_good(&self) -> bool {
-        self.seats.iter().all(|seat| !seat.has_mail() && seat.slot.is_asleep() && seat.rests_for_good.load(Relaxed) != 0)
+        self.seats.iter().all(|seat| !seat.has_mail() && seat.rests_for_good())
     }
 
     /// Started fibers that have not ended.
     pub(crate) fn settled(&self) -> usize {
-        self.seats.iter().map(Seat::settled).sum()
+        self.seats.iter().map(|seat| seat.settled()).sum()
     }
 
     /// Whether new fibers are refused and unstarted ones dropped.
@@ -433,7 +481,7 @@ impl Group {
     pub(crate) fn stop(&self) {
         // Release: meets the Acquire in `is_stopping`.
         self.stopping.store(1, Release);
-        self.seats.iter().for_each(Seat::wake);
+        self.seats.iter().for_each(|seat| seat.wake());
     }
 
     /// A worker with nothing left wants to end; `false` if the queue holds work after all (I2).

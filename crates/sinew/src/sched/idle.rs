@@ -123,12 +123,12 @@ impl Idle {
         self.claim_from(&self.sleeping, worker).then_some(worker)
     }
 
-    /// Takes `worker` out of `mask` for new work; it counts as coming from before it can know.
+    /// Takes `worker` out of `mask` for new work. Counted as coming only once that is sure: who defers to a comer must not defer to none. (The
+    /// comer may have arrived before it is counted: then the count passes below zero for a moment, which reads as nobody.)
     fn claim_from(&self, mask: &Mask, worker: usize) -> bool {
-        self.coming.fetch_add(1, Relaxed);
         let claimed = mask.remove(worker);
-        if !claimed {
-            self.coming.fetch_sub(1, Relaxed);
+        if claimed {
+            self.coming.fetch_add(1, Relaxed);
         }
         claimed
     }
@@ -141,9 +141,10 @@ impl Idle {
     }
 
     /// Whether a claimed worker has yet to look at the queues: then it will see all that was announced before this call. The announcer's fence in
-    /// `claim` stands between its push and this look, the comer's fence between its arrival and its look at the queues.
+    /// `claim` stands between its push and this look, the comer's fence between its arrival and its look at the queues. It takes one item and
+    /// passes the rest on; who counts on it for more looks once more after `enter_sleep`.
     pub(crate) fn is_somebody_coming(&self) -> bool {
-        self.coming.load(Relaxed) != 0
+        self.coming.load(Relaxed) as i32 > 0
     }
 
     /// Puts `worker` among the sleepers. After `Slot::lie_down` (I3); a last look must follow.

@@ -35,7 +35,6 @@ use crate::fiber::task::{NeverRan, quietly};
 use crate::fiber::{Claimed, Control, Kind, Verdict, Watcher, pool};
 use crate::os::{clock, futex};
 use crate::sched::group::{Group, Seat, add};
-use crate::sched::idle::SPINNERS_MAX;
 use crate::sched::slot::ASLEEP;
 
 /// Switches from fiber to fiber before the loop looks at everything else: half a microsecond of yields. A look costs about 10 ns.
@@ -69,9 +68,9 @@ thread_local! {
 #[inline(never)]
 pub(crate) fn here() -> Option<&'static Worker> {
     // Never an error with std: what has no destructor is not destroyed. shuttle's thread-locals end with their thread.
-    let worker = HERE.try_with(Cell::get).unwrap_or(ptr::null());
+    let mut worker = HERE.try_with(Cell::get).unwrap_or(ptr::null());
     // SAFETY: no instruction at all; `worker` becomes a value the compiler knows nothing of.
-    unsafe { std::arch::asm!("/* {0} */", in(reg) worker, options(nostack, preserves_flags)) };
+    unsafe { std::arch::asm!("/* {0} */", inout(reg) worker, options(nostack, preserves_flags)) };
     // SAFETY: set while `Worker::run` runs on this thread, which is longer than any of its fibers; the reference does not leave the thread.
     unsafe { worker.as_ref() }
 }
@@ -137,7 +136,7 @@ pub(crate) struct Worker {
     rested: Cell<bool>,
     /// A pusher claimed it while it was idle, and counts on it to take unstarted fibers.
     must_take: Cell<bool>,
-    /// It has called a lighter worker for the group's work and goes to sleep: it does not look at that work until it has slept.
+    /// It leaves the group's work to a lighter worker and goes to sleep: it does not look at that work while somebody is on the way.
     deferred: Cell<bool>,
     /// A stack was given back while fibers waited for one.
     feed: Cell<bool>,
@@ -298,12 +297,17 @@ impl Worker {
         self.settled.get() > mean + slack
     }
 
-    /// What would starve if ready fibers and the newest children always came first.
+    /// What would starve if ready fibers and the newest children always came first: the oldest of the group's queue and the oldest child, by turns.
     fn next_of_others(&self) -> *const Control {
-        let control = self.group.pop();
+        let child_first = (self.turn.get() / 2).is_multiple_of(2);
+        let control = if child_first { self.oldest_child() } else { self.group.pop() };
         if !control.is_null() {
             return control;
         }
+        if child_first { self.group.pop() } else { self.oldest_child() }
+    }
+
+    fn oldest_child(&self) -> *const Control {
         match self.seat().children.steal() {
             Stolen::Item(control) => control,
             Stolen::Empty | Stolen::Retry => ptr::null(),
@@ -349,7 +353,7 @@ impl Worker {
     /// Gives an unstarted fiber a stack and settles it here; `false` if there is none and it was put aside.
     fn start(&self, control: &Control) -> bool {
         if self.group.is_stopping() && control.verdict() == Verdict::Run {
-            control.condemn(Verdict::ShutDown, control.class());
+            control.condemn(Verdict::ShutDown);
         }
         // SAFETY: I1, I2.
         let taken = unsafe { (*self.stacks.get()).take(control.class()) };
@@ -419,8 +423,7 @@ impl Worker {
             self.group.give_reserve(stack).expect("a stack of the reserve");
             return false;
         };
-        let verdict = if self.group.is_stopping() { Verdict::ShutDown } else { Verdict::NoStack };
-        control.condemn(verdict, stack.class());
+        control.condemn(if self.group.is_stopping() { Verdict::ShutDownInReserve } else { Verdict::NoStack });
         self.group.fed();
         self.settle(control, stack);
         // SAFETY: it is started now, and in no list.
@@ -450,7 +453,7 @@ impl Worker {
         let found = self.poll();
         let claimed = idle.end_spin(self.index);
         self.must_take.set(claimed);
-        if found && idle.spinning().len() < SPINNERS_MAX {
+        if found && !idle.spinning().is_empty() {
             idle.leave_pending();
         }
         found || claimed
@@ -464,9 +467,7 @@ impl Worker {
             if self.has_work() {
                 return true;
             }
-            if let Some(worker) = self.group.idle.take_pending(|worker| self.group.seats[worker].settled()) {
-                self.group.seats[worker].wake();
-            }
+            self.group.replace_spinner();
             let now_ns = clock::now_ns();
             if now_ns >= wake_ns {
                 return true;
@@ -513,7 +514,7 @@ impl Worker {
     fn has_work(&self) -> bool {
         let group = &self.group;
         self.seat().has_mail()
-            || (!self.deferred.get() && group.has_work())
+            || (group.has_work() && !(self.deferred.get() && group.idle.is_somebody_coming()))
             || group.owes_stacks(self.index)
             || (group.is_stopping() && self.settled.get() == 0)
     }
@@ -590,12 +591,17 @@ impl Worker {
     /// `me` is the running fiber and has begun a wait that somebody will end.
     #[inline]
     pub(crate) unsafe fn suspend(&self, me: &Control) -> Cause {
-        if std::thread::panicking() {
-            add(&self.seat().counters.unwinding_waits, 1);
-        }
+        self.count_unwinding();
         // SAFETY: the caller's promise.
         unsafe { self.leave(me) };
         me.state.end_wait()
+    }
+
+    #[inline]
+    fn count_unwinding(&self) {
+        if std::thread::panicking() {
+            add(&self.seat().counters.unwinding_waits, 1);
+        }
     }
 
     /// As `suspend`, but at `deadline_ns` the wait ends by itself.
@@ -629,6 +635,7 @@ impl Worker {
                 self.budget.set(self.budget.get() - 1);
                 self.current.set(child);
                 self.note_running(child);
+                self.count_unwinding();
                 self.go(me, child.sp());
                 return me.state.end_wait();
             }
@@ -646,10 +653,11 @@ impl Worker {
 
     #[inline(always)]
     unsafe fn go(&self, me: &Control, to: *mut u8) {
+        let frame = 0u8;
+        me.note_depth(ptr::from_ref(&frame) as usize);
         // SAFETY: F1, F3 - `to` is the loop, or a fiber just taken from this worker's list.
         unsafe { switch_keeping_float(me.sp_place(), to) };
         debug_assert!(ptr::eq(self.current.get(), me), "F2: another fiber stands where {me} goes on");
-        me.note_depth(me.sp() as usize);
     }
 
     /// Chooses who runs next: a ready fiber while the turn lasts, else the loop. Gives the place to go on at.
@@ -758,7 +766,7 @@ fn run_to_end(control: &Control) {
         match control.verdict() {
             Verdict::Run => (table.run)(control),
             Verdict::NoStack => (table.refuse)(control, here().expect("a fiber runs on a worker").group.starved_why()),
-            Verdict::ShutDown => (table.refuse)(control, NeverRan::shut_down()),
+            Verdict::ShutDown | Verdict::ShutDownInReserve => (table.refuse)(control, NeverRan::shut_down()),
         }
     };
     if ended.lost_panic {

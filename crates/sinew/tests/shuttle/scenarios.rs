@@ -22,7 +22,12 @@ fn config() -> Config {
     config
 }
 
+/// One exploration at a time: the library's statics (pools of blocks, seats, stacks) are shared by the process, and shuttle's atomics in them are
+/// for one thread.
+static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 fn explore(scenario: impl Fn() + Send + Sync + Clone + 'static) {
+    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let schedules = std::env::var("SINEW_SHUTTLE").ok().map_or(SCHEDULES, |n| n.parse().expect("SINEW_SHUTTLE is a number of schedules"));
     Runner::new(RandomScheduler::new(schedules / 2), config()).run(scenario.clone());
     Runner::new(PctScheduler::new(3, schedules / 2), config()).run(scenario);

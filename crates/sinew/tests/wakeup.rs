@@ -216,6 +216,7 @@ fn waits_in_a_drop_while_unwinding_are_counted() {
     impl Drop for Waits {
         fn drop(&mut self) {
             sinew::sleep(Duration::from_micros(100));
+            sinew::spawn(|| ()).join().unwrap();
         }
     }
     let rt = runtime(1);
@@ -225,7 +226,7 @@ fn waits_in_a_drop_while_unwinding_are_counted() {
     });
     assert!(panics.join().is_err());
     // `resume_unwind` counts as a panic under way as any other does.
-    assert_eq!(rt.metrics().suspended_while_unwinding, 1);
+    assert_eq!(rt.metrics().suspended_while_unwinding, 2);
 }
 
 #[test]
@@ -393,4 +394,51 @@ fn own_children_run_newest_first_and_the_oldest_does_not_starve() {
     assert!(newest_first > 150, "{order:?}");
     let oldest = order.iter().position(|&i| i == 0).unwrap();
     assert!(oldest < 199, "the oldest child came last of 200");
+}
+
+#[test]
+fn an_own_child_starts_although_the_group_queue_is_never_empty_and_a_fiber_yields() {
+    let rt = runtime(1);
+    let done = Arc::new(AtomicUsize::new(0));
+    std::thread::scope(|s| {
+        // Keeps at least a hundred fibers in the group's queue.
+        let (feed, fed) = (done.clone(), &rt);
+        s.spawn(move || {
+            while feed.load(SeqCst) == 0 {
+                if fed.metrics().queued < 100 {
+                    (0..100).for_each(|_| drop(fed.spawn(|| ())));
+                }
+            }
+        });
+        poll_until("a full queue", || rt.metrics().queued >= 100);
+        rt.run(|| {
+            let child = sinew::spawn(|| ());
+            for _ in 0..100_000 {
+                if child.is_finished() {
+                    break;
+                }
+                sinew::yield_now();
+            }
+            let started = child.is_finished();
+            done.store(1, SeqCst);
+            assert!(started, "the child had not run after 100,000 yields");
+        });
+    });
+}
+
+#[test]
+fn a_parked_fiber_tells_how_deep_it_stands() {
+    fn park_at(depth: usize) -> usize {
+        let frame = std::hint::black_box([depth; 128]);
+        if depth == 0 {
+            sinew::park();
+            return 0;
+        }
+        park_at(depth - 1) + frame[0] - depth
+    }
+    let rt = runtime(1);
+    let fiber = rt.spawn(|| park_at(32));
+    poll_until("the fiber to park deep", || fiber.fiber().stack_high_water() >= 32 * 1024);
+    fiber.fiber().unpark();
+    fiber.join().unwrap();
 }

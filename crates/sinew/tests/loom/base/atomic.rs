@@ -1,9 +1,11 @@
-//! loom's atomics in the place of std's.
+//! loom's atomics in the place of std's, with the faults that models must notice.
 
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 
-pub use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-pub use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+use loom::sync::atomic as looms;
+
+pub use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 std::thread_local!(static MUTANT: Cell<&'static str> = const { Cell::new("") });
 
@@ -18,8 +20,71 @@ pub fn mutant(name: &str) -> bool {
 }
 
 /// A fence; the mutant "no fence" takes the SeqCst ones out.
-pub fn fence(order: std::sync::atomic::Ordering) {
+pub fn fence(order: Ordering) {
     if order != SeqCst || !mutant("no fence") {
-        loom::sync::atomic::fence(order);
+        looms::fence(order);
     }
 }
+
+/// The mutant "relaxed" takes every ordering away.
+fn of(order: Ordering) -> Ordering {
+    if mutant("relaxed") { Relaxed } else { order }
+}
+
+macro_rules! atomic {
+    ($name:ident, $value:ty, $($generic:ident)?) => {
+        /// As loom's, but for the mutant.
+        #[derive(Debug)]
+        pub struct $name$(<$generic>)?(looms::$name$(<$generic>)?);
+
+        impl$(<$generic>)? $name$(<$generic>)? {
+            pub fn new(value: $value) -> Self {
+                Self(looms::$name::new(value))
+            }
+            pub fn load(&self, order: Ordering) -> $value {
+                self.0.load(of(order))
+            }
+            pub fn store(&self, value: $value, order: Ordering) {
+                self.0.store(value, of(order));
+            }
+            pub fn swap(&self, value: $value, order: Ordering) -> $value {
+                self.0.swap(value, of(order))
+            }
+            pub fn compare_exchange(&self, now: $value, next: $value, ok: Ordering, err: Ordering) -> Result<$value, $value> {
+                self.0.compare_exchange(now, next, of(ok), of(err))
+            }
+            pub fn compare_exchange_weak(&self, now: $value, next: $value, ok: Ordering, err: Ordering) -> Result<$value, $value> {
+                self.0.compare_exchange_weak(now, next, of(ok), of(err))
+            }
+        }
+    };
+}
+
+macro_rules! arithmetic {
+    ($name:ident, $value:ty) => {
+        atomic!($name, $value,);
+
+        impl $name {
+            pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                self.0.fetch_add(value, of(order))
+            }
+            pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
+                self.0.fetch_sub(value, of(order))
+            }
+            pub fn fetch_and(&self, value: $value, order: Ordering) -> $value {
+                self.0.fetch_and(value, of(order))
+            }
+            pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                self.0.fetch_or(value, of(order))
+            }
+            pub fn fetch_update(&self, ok: Ordering, err: Ordering, f: impl FnMut($value) -> Option<$value>) -> Result<$value, $value> {
+                self.0.fetch_update(of(ok), of(err), f)
+            }
+        }
+    };
+}
+
+atomic!(AtomicPtr, *mut T, T);
+arithmetic!(AtomicU32, u32);
+arithmetic!(AtomicU64, u64);
+arithmetic!(AtomicUsize, usize);

@@ -42,37 +42,39 @@ unsafe impl<T> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Shared<T> {}
 
+fn inbox_model() {
+    let inbox = Arc::new(Shared(Inbox::<Node>::new()));
+    let pushers: Vec<_> = [[1, 2], [3, 4]]
+        .into_iter()
+        .map(|values| {
+            let inbox = inbox.clone();
+            // SAFETY: fresh nodes, pushed once.
+            loom::thread::spawn(move || values.map(|v| unsafe { inbox.0.push(node(v)) }))
+        })
+        .collect();
+    let (list, mut seen, mut batches) = (List::new(), Vec::new(), 0);
+    let mut drain = |inbox: &Inbox<Node>| {
+        inbox.take(&list);
+        batches += usize::from(!list.is_empty());
+        while !list.is_empty() {
+            seen.push(open(list.pop()));
+        }
+    };
+    drain(&inbox.0);
+    drain(&inbox.0);
+    let told: Vec<Pushed> = pushers.into_iter().flat_map(|p| p.join().unwrap()).collect();
+    drain(&inbox.0);
+    for pair in [[1, 2], [3, 4]] {
+        let places = pair.map(|v| seen.iter().position(|&s| s == v).expect("a node was lost"));
+        assert!(places[0] < places[1], "{seen:?}");
+    }
+    assert_eq!(seen.len(), 4);
+    assert_eq!(told.iter().filter(|&t| *t == Pushed::First).count(), batches, "one first push per batch");
+}
+
 #[test]
 fn an_inbox_loses_nothing_keeps_order_and_tells_the_first_pusher() {
-    check(3, || {
-        let inbox = Arc::new(Shared(Inbox::<Node>::new()));
-        let pushers: Vec<_> = [[1, 2], [3, 4]]
-            .into_iter()
-            .map(|values| {
-                let inbox = inbox.clone();
-                // SAFETY: fresh nodes, pushed once.
-                loom::thread::spawn(move || values.map(|v| unsafe { inbox.0.push(node(v)) }))
-            })
-            .collect();
-        let (list, mut seen, mut batches) = (List::new(), Vec::new(), 0);
-        let mut drain = |inbox: &Inbox<Node>| {
-            inbox.take(&list);
-            batches += usize::from(!list.is_empty());
-            while !list.is_empty() {
-                seen.push(open(list.pop()));
-            }
-        };
-        drain(&inbox.0);
-        drain(&inbox.0);
-        let told: Vec<Pushed> = pushers.into_iter().flat_map(|p| p.join().unwrap()).collect();
-        drain(&inbox.0);
-        for pair in [[1, 2], [3, 4]] {
-            let places = pair.map(|v| seen.iter().position(|&s| s == v).expect("a node was lost"));
-            assert!(places[0] < places[1], "{seen:?}");
-        }
-        assert_eq!(seen.len(), 4);
-        assert_eq!(told.iter().filter(|&t| *t == Pushed::First).count(), batches, "one first push per batch");
-    });
+    check(3, inbox_model);
 }
 
 fn deque_model() {

@@ -6,7 +6,7 @@ use super::join::{Detach, Finish, Join};
 use super::state::{BeginPark, Cause, State, Unpark};
 use super::tally::Tally;
 use crate::base::atomic::{AtomicUsize, Relaxed};
-use crate::check;
+use crate::{check, check_notices};
 
 /// Plain memory that one side writes and the other reads; loom reports it if nothing orders them.
 struct Cargo(UnsafeCell<u32>);
@@ -43,37 +43,39 @@ impl Ready {
     }
 }
 
+fn two_claims() {
+    let fiber = Arc::new((State::new(), Ready(AtomicUsize::new(0)), Cargo::new(), Cargo::new(), Cargo::new()));
+    // What the fiber wrote before it waited, the waker sees.
+    fiber.4.put(9);
+    fiber.0.begin_wait();
+    let claimers: Vec<_> = [Cause::Woken, Cause::TimedOut]
+        .into_iter()
+        .map(|cause| {
+            let fiber = fiber.clone();
+            loom::thread::spawn(move || {
+                let cargo = if cause == Cause::Woken { &fiber.2 } else { &fiber.3 };
+                cargo.put(1);
+                let won = fiber.0.claim(cause);
+                if won {
+                    assert_eq!(fiber.4.get(), 9);
+                    fiber.1.0.fetch_add(1, Relaxed);
+                }
+                won
+            })
+        })
+        .collect();
+    fiber.1.wait_for_one();
+    match fiber.0.end_wait() {
+        Cause::Woken => assert_eq!(fiber.2.get(), 1),
+        Cause::TimedOut => assert_eq!(fiber.3.get(), 1),
+    }
+    let winners = claimers.into_iter().map(|c| c.join().unwrap()).filter(|&won| won).count();
+    assert_eq!(winners, 1);
+}
+
 #[test]
 fn a_wait_has_one_winner_and_the_fiber_sees_what_the_winner_did() {
-    check(3, || {
-        let fiber = Arc::new((State::new(), Ready(AtomicUsize::new(0)), Cargo::new(), Cargo::new(), Cargo::new()));
-        // What the fiber wrote before it waited, the waker sees.
-        fiber.4.put(9);
-        fiber.0.begin_wait();
-        let claimers: Vec<_> = [Cause::Woken, Cause::TimedOut]
-            .into_iter()
-            .map(|cause| {
-                let fiber = fiber.clone();
-                loom::thread::spawn(move || {
-                    let cargo = if cause == Cause::Woken { &fiber.2 } else { &fiber.3 };
-                    cargo.put(1);
-                    let won = fiber.0.claim(cause);
-                    if won {
-                        assert_eq!(fiber.4.get(), 9);
-                        fiber.1.0.fetch_add(1, Relaxed);
-                    }
-                    won
-                })
-            })
-            .collect();
-        fiber.1.wait_for_one();
-        match fiber.0.end_wait() {
-            Cause::Woken => assert_eq!(fiber.2.get(), 1),
-            Cause::TimedOut => assert_eq!(fiber.3.get(), 1),
-        }
-        let winners = claimers.into_iter().map(|c| c.join().unwrap()).filter(|&won| won).count();
-        assert_eq!(winners, 1);
-    });
+    check(3, two_claims);
 }
 
 #[test]
@@ -152,34 +154,36 @@ fn an_unpark_leaves_other_waits_alone() {
     });
 }
 
+fn join_against_end() {
+    let fiber = Arc::new((Join::new(), Cargo::new(), Cargo::new()));
+    let finisher = {
+        let fiber = fiber.clone();
+        loom::thread::spawn(move || {
+            fiber.1.put(42);
+            match fiber.0.finish() {
+                Finish::WakeWatcher => {
+                    assert_eq!(fiber.2.get(), 7, "the watcher was not published");
+                    true
+                }
+                Finish::Kept => false,
+                Finish::DropOutcome => panic!("nobody detached"),
+            }
+        })
+    };
+    fiber.2.put(7);
+    let watched = fiber.0.watch();
+    if !watched {
+        assert_eq!(fiber.1.get(), 42);
+    }
+    let woken = finisher.join().unwrap();
+    assert_eq!(watched, woken);
+    assert!(fiber.0.is_done());
+    assert_eq!(fiber.1.get(), 42);
+}
+
 #[test]
 fn a_joiner_gets_the_outcome_or_is_woken_exactly_once() {
-    check(3, || {
-        let fiber = Arc::new((Join::new(), Cargo::new(), Cargo::new()));
-        let finisher = {
-            let fiber = fiber.clone();
-            loom::thread::spawn(move || {
-                fiber.1.put(42);
-                match fiber.0.finish() {
-                    Finish::WakeWatcher => {
-                        assert_eq!(fiber.2.get(), 7, "the watcher was not published");
-                        true
-                    }
-                    Finish::Kept => false,
-                    Finish::DropOutcome => panic!("nobody detached"),
-                }
-            })
-        };
-        fiber.2.put(7);
-        let watched = fiber.0.watch();
-        if !watched {
-            assert_eq!(fiber.1.get(), 42);
-        }
-        let woken = finisher.join().unwrap();
-        assert_eq!(watched, woken);
-        assert!(fiber.0.is_done());
-        assert_eq!(fiber.1.get(), 42);
-    });
+    check(3, join_against_end);
 }
 
 #[test]
@@ -238,42 +242,51 @@ fn the_outcome_of_a_detached_fiber_is_dropped_by_exactly_one_side() {
     });
 }
 
+fn scope_against_children() {
+    // The tally is plain memory that the owner frees when it leaves; children reach it by address only.
+    let cargo: Arc<[Cargo; 2]> = Arc::new([Cargo::new(), Cargo::new()]);
+    let alive = Arc::new(Cargo::new());
+    let tally = Arc::new(Tally::new(std::ptr::null()));
+    let ready = Arc::new(Ready(AtomicUsize::new(0)));
+    let owner = Arc::new(State::new());
+    tally.enter();
+    tally.enter();
+    let children: Vec<_> = (0..2)
+        .map(|i| {
+            let (tally, ready, cargo, owner, alive) = (tally.clone(), ready.clone(), cargo.clone(), owner.clone(), alive.clone());
+            loom::thread::spawn(move || {
+                cargo[i].put(1);
+                // A read that the owner's write below must come after.
+                alive.get();
+                if tally.leave() {
+                    assert!(owner.claim(Cause::Woken), "two children woke the owner");
+                    ready.0.fetch_add(1, Relaxed);
+                }
+            })
+        })
+        .collect();
+    owner.begin_wait();
+    if tally.begin_wait() {
+        ready.wait_for_one();
+        owner.end_wait();
+    } else {
+        assert!(owner.claim(Cause::Woken), "woken although it did not wait");
+        owner.end_wait();
+    }
+    alive.put(1);
+    assert!(cargo.iter().all(|c| c.get() == 1), "the scope ended before its children");
+    children.into_iter().for_each(|c| c.join().unwrap());
+    assert_eq!(ready.0.load(Relaxed), 0);
+}
+
 #[test]
 fn the_last_child_of_a_scope_wakes_its_owner_once_and_nobody_touches_the_tally_after() {
-    check(3, || {
-        // The tally is plain memory that the owner frees when it leaves; children reach it by address only.
-        let cargo: Arc<[Cargo; 2]> = Arc::new([Cargo::new(), Cargo::new()]);
-        let alive = Arc::new(Cargo::new());
-        let tally = Arc::new(Tally::new(std::ptr::null()));
-        let ready = Arc::new(Ready(AtomicUsize::new(0)));
-        let owner = Arc::new(State::new());
-        tally.enter();
-        tally.enter();
-        let children: Vec<_> = (0..2)
-            .map(|i| {
-                let (tally, ready, cargo, owner, alive) = (tally.clone(), ready.clone(), cargo.clone(), owner.clone(), alive.clone());
-                loom::thread::spawn(move || {
-                    cargo[i].put(1);
-                    // A read that the owner's write below must come after.
-                    alive.get();
-                    if tally.leave() {
-                        assert!(owner.claim(Cause::Woken), "two children woke the owner");
-                        ready.0.fetch_add(1, Relaxed);
-                    }
-                })
-            })
-            .collect();
-        owner.begin_wait();
-        if tally.begin_wait() {
-            ready.wait_for_one();
-            owner.end_wait();
-        } else {
-            assert!(owner.claim(Cause::Woken), "woken although it did not wait");
-            owner.end_wait();
-        }
-        alive.put(1);
-        assert!(cargo.iter().all(|c| c.get() == 1), "the scope ended before its children");
-        children.into_iter().for_each(|c| c.join().unwrap());
-        assert_eq!(ready.0.load(Relaxed), 0);
-    });
+    check(3, scope_against_children);
+}
+
+#[test]
+fn state_join_and_tally_need_their_orderings() {
+    check_notices("relaxed", 3, two_claims);
+    check_notices("relaxed", 3, join_against_end);
+    check_notices("relaxed", 3, scope_against_children);
 }

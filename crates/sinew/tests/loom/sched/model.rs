@@ -318,3 +318,62 @@ fn work_left_to_a_comer_is_seen_by_it() {
 fn the_comer_needs_its_fence() {
     check_notices("no fence", 3, leave_to_a_comer);
 }
+
+/// A worker that is busy for ever pushes one item; worker 0, heavy, follows `Worker::next` and `rest`: it defers only while somebody is on the
+/// way, and nobody is, so it takes the item itself.
+fn heavy_worker_alone() {
+    let group = Arc::new(Group::new());
+    let pusher = {
+        let group = group.clone();
+        loom::thread::spawn(move || group.push(1))
+    };
+    let mut must_take = false;
+    loop {
+        let deferred = !must_take && group.has_work() && group.idle.is_somebody_coming();
+        if !deferred {
+            if group.take() {
+                break;
+            }
+            if group.idle.begin_spin(0) {
+                let found = group.has_work();
+                must_take = group.idle.end_spin(0);
+                if found || must_take {
+                    continue;
+                }
+            }
+        }
+        group.beds[0].slot.lie_down();
+        group.idle.enter_sleep(0);
+        if !(group.has_work() && !(deferred && group.idle.is_somebody_coming())) {
+            group.beds[0].futex_wait();
+        }
+        group.beds[0].slot.get_up();
+        must_take = group.idle.leave_sleep(0);
+    }
+    pusher.join().unwrap();
+}
+
+#[test]
+fn a_heavy_worker_does_not_wait_for_one_that_never_comes() {
+    check(3, heavy_worker_alone);
+}
+
+#[test]
+fn passing_on_is_needed_between_two_sleepers_too() {
+    check_notices("wakes one for two", 3, || {
+        let group = Arc::new(Group::new());
+        let workers: Vec<_> = (0..2)
+            .map(|me| {
+                let group = group.clone();
+                loom::thread::spawn(move || {
+                    while !group.take() {
+                        group.sleep(me);
+                    }
+                })
+            })
+            .collect();
+        group.queued.fetch_add(2, Relaxed);
+        group.announce(if mutant("wakes one for two") { 1 } else { 2 });
+        workers.into_iter().for_each(|w| w.join().unwrap());
+    });
+}

@@ -181,7 +181,7 @@ impl Worker {
     }
 
     pub(crate) fn seat(&self) -> &Seat {
-        &self.group.seats[self.index]
+        self.group.seats[self.index]
     }
 
     /// The fiber that runs; `None` in the worker's own loop.

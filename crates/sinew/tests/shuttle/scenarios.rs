@@ -207,6 +207,29 @@ fn fibers_that_wait_for_each_other_meet() {
     });
 }
 
+#[test]
+fn the_lock_lets_one_in_and_leaves_nobody_asleep() {
+    explore(|| {
+        let lock = Arc::new(crate::os::real_lock::Lock::new((0u32, false)));
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let lock = lock.clone();
+                shuttle::thread::spawn(move || {
+                    for _ in 0..2 {
+                        let mut held = lock.lock();
+                        assert!(!std::mem::replace(&mut held.1, true), "two hold the lock");
+                        shuttle::thread::yield_now();
+                        held.0 += 1;
+                        held.1 = false;
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert_eq!(lock.lock().0, 6);
+    });
+}
+
 /// The harness notices what it is there for: a kernel wake that is not sent. In a process of its own: shuttle cannot clean up after a deadlock.
 #[test]
 fn a_lost_wake_is_noticed() {

@@ -77,6 +77,33 @@ fn an_inbox_loses_nothing_keeps_order_and_tells_the_first_pusher() {
     check(3, inbox_model);
 }
 
+/// One node, handed over: what its pusher wrote is seen by its taker.
+fn inbox_hand_over() {
+    let inbox = Arc::new(Shared(Inbox::<Node>::new()));
+    let pusher = {
+        let inbox = inbox.clone();
+        // SAFETY: a fresh node, pushed once.
+        loom::thread::spawn(move || unsafe { inbox.0.push(node(7)) })
+    };
+    let list = List::new();
+    while list.is_empty() {
+        inbox.0.take(&list);
+        loom::thread::yield_now();
+    }
+    assert_eq!(open(list.pop()), 7);
+    assert_eq!(pusher.join().unwrap(), Pushed::First);
+}
+
+#[test]
+fn a_node_brings_what_its_pusher_wrote() {
+    check(3, inbox_hand_over);
+}
+
+#[test]
+fn the_inbox_needs_its_orderings() {
+    check_notices("relaxed", 3, inbox_hand_over);
+}
+
 fn deque_model() {
     let deque = Arc::new(Shared(Deque::<Node, 2>::new()));
     let thieves: Vec<_> = (0..2)

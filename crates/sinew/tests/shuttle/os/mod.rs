@@ -3,6 +3,10 @@
 #[path = "../../../src/os/memory.rs"]
 pub mod memory;
 
+/// The library's own lock, for a scenario of its own.
+#[path = "../../../src/os/lock.rs"]
+pub mod real_lock;
+
 /// A clock that goes on by a microsecond each time somebody looks.
 pub mod clock {
     use std::cell::Cell;

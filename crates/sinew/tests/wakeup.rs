@@ -195,6 +195,8 @@ fn metrics_count_what_happened() {
     let rt = runtime(2);
     let before = rt.metrics();
     assert_eq!((before.spawned, before.ended, before.workers.len()), (0, 0, 2));
+    // Asleep, so that the first spawn has to wake one.
+    poll_until("all workers to sleep", || rt.metrics().workers.iter().all(|w| w.sleeping));
     rt.run(|| {
         let sleepers: Vec<_> = (0..500).map(|_| sinew::spawn(|| (0..10).for_each(|_| sinew::sleep(Duration::from_micros(50))))).collect();
         assert!(sinew::metrics().spawned >= 501);

@@ -267,10 +267,19 @@ impl Worker {
                 return control;
             }
         }
-        let own = [|worker: &Self| worker.pop_ready(), |worker: &Self| worker.seat().children.pop()];
-        let shared = [|worker: &Self| worker.group.pop(), |worker: &Self| worker.steal()];
-        let own = own.iter().map(|take| take(self).cast_const());
-        own.chain(shared.iter().map(|take| take(self))).find(|control| !control.is_null()).unwrap_or(ptr::null())
+        let control = self.pop_ready();
+        if !control.is_null() {
+            return control;
+        }
+        let control = self.seat().children.pop();
+        if !control.is_null() {
+            return control;
+        }
+        let control = self.group.pop();
+        if !control.is_null() {
+            return control;
+        }
+        self.steal()
     }
 
     fn steal(&self) -> *const Control {

@@ -292,12 +292,16 @@ impl Worker {
 
     /// Whether unstarted fibers are left to a worker with fewer settled ones, which is idle and has been called, or is on its way already (placement
     /// for life).
+    ///
+    /// One that was claimed itself may still leave them to another that is on its way, which will see them; the last to arrive finds nobody coming
+    /// and takes them.
     fn leaves_to_lighter(&self) -> bool {
         let idle = &self.group.idle;
-        if self.must_take.get() || (idle.sleeping().is_empty() && idle.spinning().is_empty() && !idle.is_somebody_coming()) {
+        if idle.sleeping().is_empty() && idle.spinning().is_empty() && !idle.is_somebody_coming() {
             return false;
         }
-        self.group.has_work() && self.is_heavy() && (idle.is_somebody_coming() || self.group.call_lighter(self.index))
+        let calls = || !self.must_take.get() && self.group.call_lighter(self.index);
+        self.group.has_work() && self.is_heavy() && (idle.is_somebody_coming() || calls())
     }
 
     fn is_heavy(&self) -> bool {

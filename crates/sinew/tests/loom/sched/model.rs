@@ -327,17 +327,15 @@ fn heavy_worker_alone() {
         let group = group.clone();
         loom::thread::spawn(move || group.push(1))
     };
-    let mut must_take = false;
     loop {
-        let deferred = !must_take && group.has_work() && group.idle.is_somebody_coming();
+        let deferred = group.has_work() && group.idle.is_somebody_coming();
         if !deferred {
             if group.take() {
                 break;
             }
             if group.idle.begin_spin(0) {
                 let found = group.has_work();
-                must_take = group.idle.end_spin(0);
-                if found || must_take {
+                if group.idle.end_spin(0) || found {
                     continue;
                 }
             }
@@ -348,7 +346,7 @@ fn heavy_worker_alone() {
             group.beds[0].futex_wait();
         }
         group.beds[0].slot.get_up();
-        must_take = group.idle.leave_sleep(0);
+        let _ = group.idle.leave_sleep(0);
     }
     pusher.join().unwrap();
 }

@@ -104,28 +104,33 @@ fn a_push_to_an_idle_group_is_never_lost() {
     }
 }
 
-/// Fibers that stay, spawned one by one at 100 a second on an almost idle runtime, are spread evenly: their worker is theirs for life.
+fn settled(metrics: &sinew::Metrics) -> usize {
+    metrics.workers.iter().map(|w| w.settled).sum()
+}
+
+/// Fibers that stay, spawned one by one at 100 a second on an almost idle runtime, are spread evenly: their worker is theirs for life. Each is
+/// spawned when the one before it has started, so that the runtime is almost idle also on a machine that is not.
 fn assert_spreads(workers: usize, fibers: usize, spawn_from_a_fiber: bool) {
     let rt = runtime(workers);
-    let spawn_all = move || {
-        (0..fibers)
-            .map(|_| {
-                sinew::sleep(Duration::from_millis(10));
-                sinew::spawn(sinew::park)
-            })
-            .collect::<Vec<_>>()
-    };
-    let handles = if spawn_from_a_fiber {
-        rt.run(spawn_all)
+    let pace = Duration::from_millis(10);
+    let handles: Vec<_> = if spawn_from_a_fiber {
+        let spawn = |before| {
+            sinew::sleep(pace);
+            while settled(&sinew::metrics()) < before + 1 {
+                sinew::sleep(pace);
+            }
+            sinew::spawn(sinew::park)
+        };
+        rt.run(|| (0..fibers).map(spawn).collect())
     } else {
-        (0..fibers)
-            .map(|_| {
-                std::thread::sleep(Duration::from_millis(10));
-                rt.spawn(sinew::park)
-            })
-            .collect()
+        let spawn = |before| {
+            std::thread::sleep(pace);
+            poll_until("the last one to start", || settled(&rt.metrics()) == before);
+            rt.spawn(sinew::park)
+        };
+        (0..fibers).map(spawn).collect()
     };
-    poll_until("all fibers to have started", || rt.metrics().workers.iter().map(|w| w.settled).sum::<usize>() == fibers);
+    poll_until("all fibers to have started", || settled(&rt.metrics()) == fibers);
     let settled: Vec<usize> = rt.metrics().workers.iter().map(|w| w.settled).collect();
     let (max, mean) = (*settled.iter().max().unwrap() as f64, fibers as f64 / workers as f64);
     assert!(max / mean <= 1.2, "max/mean {:.2}: {settled:?}", max / mean);

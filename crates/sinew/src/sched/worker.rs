@@ -260,7 +260,9 @@ impl Worker {
             self.deferred.set(self.ready.is_empty());
             return self.pop_ready();
         }
-        self.must_take.set(false);
+        if self.must_take.replace(false) && self.ready.is_empty() && self.is_heavy() && self.others_take() {
+            return ptr::null();
+        }
         if others_first {
             let control = self.next_of_others();
             if !control.is_null() {
@@ -302,6 +304,19 @@ impl Worker {
         }
         let calls = || !self.must_take.get() && self.group.call_lighter(self.index);
         self.group.has_work() && self.is_heavy() && (idle.is_somebody_coming() || calls())
+    }
+
+    /// Gives the others a moment to take what this heavy worker was woken for: most often the spawner's own worker does, as its fiber suspends. If it does
+    /// not, this one takes it.
+    fn others_take(&self) -> bool {
+        let end_ns = clock::now_ns() + SPIN_NS;
+        while self.group.has_work() {
+            if !self.group.spins || self.seat().has_mail() || clock::now_ns() >= end_ns {
+                return false;
+            }
+            (0..SPIN_PAUSES).for_each(|_| spin_loop());
+        }
+        true
     }
 
     fn is_heavy(&self) -> bool {

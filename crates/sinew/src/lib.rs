@@ -10,9 +10,11 @@ mod sched;
 
 pub use fiber::Id;
 pub use fiber::task::NeverRan;
+pub use rt::cancel::{Cancelled, Elapsed, cancelled, shield, timeout};
 pub use rt::fiber::Fiber;
 pub use rt::metrics::{Metrics, WorkerMetrics, metrics};
-pub use rt::runtime::{Runtime, RuntimeBuilder};
+pub use rt::report::Unfinished;
+pub use rt::runtime::{Handle, Runtime, RuntimeBuilder};
 pub use rt::scope::{Scope, ScopedJoinHandle, scope};
 pub use rt::spawn::{Builder, JoinHandle, run, spawn, spawn_batch};
 pub use rt::wait::{current, park, park_timeout, sleep, sleep_until, yield_now};

@@ -5,6 +5,7 @@
 pub(crate) mod clock;
 pub(crate) mod cpu;
 pub(crate) mod fault;
+pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod lock;
 pub(crate) mod memory;

@@ -34,6 +34,7 @@ mod scenarios;
 
 pub use fiber::Id;
 pub use fiber::task::NeverRan;
+pub use rt::cancel::{cancelled, shield, timeout};
 pub use rt::fiber::Fiber;
 pub use rt::scope::{Scope, scope};
 pub use rt::spawn::{Builder, JoinHandle, run, spawn};

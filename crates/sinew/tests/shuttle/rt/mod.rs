@@ -1,3 +1,5 @@
+#[path = "../../../src/rt/cancel.rs"]
+pub mod cancel;
 #[path = "../../../src/rt/fiber.rs"]
 pub mod fiber;
 #[path = "../../../src/rt/scope.rs"]

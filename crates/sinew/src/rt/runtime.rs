@@ -15,7 +15,7 @@ use super::wait::Me;
 use crate::base::mask::WORKERS_MAX;
 use crate::fiber::stack::{self, Class};
 use crate::fiber::why::Why;
-use crate::os::{clock, cpu, fault, fork};
+use crate::os::{audit, clock, cpu, fault, fork};
 use crate::sched::group::{AwaitExit, Group};
 use crate::sched::worker::{Worker, forget_here, here, make_ready};
 
@@ -258,6 +258,10 @@ impl RuntimeBuilder {
                 "RuntimeBuilder::deadlock_watch(0) is refused: it must be the time after which a standstill is reported, as in 10 seconds"
                     .into(),
             ));
+        }
+        let audit = environment("SINEW_AUDIT", "0 or 1", |text| ["0", "1"].iter().position(|known| *known == text))?;
+        if audit == Some(1) {
+            audit::turn_on();
         }
         fork::refuse();
         fault::install(overflow::describe);

@@ -33,7 +33,7 @@ use crate::fiber::state::Cause;
 use crate::fiber::switch::{FloatControl, prepare, switch, switch_keeping_float};
 use crate::fiber::task::{NeverRan, quietly};
 use crate::fiber::{Claimed, Control, Kind, Verdict, Watcher, pool};
-use crate::os::{clock, fork, futex};
+use crate::os::{audit, clock, fork, futex};
 use crate::sched::cancel::{cancel, fibers_of};
 use crate::sched::group::{Group, Seat, add};
 use crate::sched::slot::ASLEEP;
@@ -706,6 +706,7 @@ impl Worker {
     unsafe fn go(&self, me: &Control, to: *mut u8) {
         let frame = 0u8;
         me.note_depth(ptr::from_ref(&frame) as usize);
+        audit::suspends(me, (ptr::from_ref(&frame) as usize).wrapping_sub(me.stack_bottom()));
         // SAFETY: F1, F3 - `to` is the loop, or a fiber just taken from this worker's list.
         unsafe { switch_keeping_float(me.sp_place(), to) };
         debug_assert!(ptr::eq(self.current.get(), me), "F2: another fiber stands where {me} goes on");

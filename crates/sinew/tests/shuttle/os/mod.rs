@@ -3,6 +3,8 @@
 #[path = "../../../src/os/memory.rs"]
 pub mod memory;
 
+#[path = "../../../src/os/audit.rs"]
+pub mod audit;
 #[path = "../../../src/os/fork.rs"]
 pub mod fork;
 

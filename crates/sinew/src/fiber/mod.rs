@@ -2,9 +2,9 @@
 //!
 //! # Picture of a control block
 //! ```text
-//!  line 0   link, sp, home, stack, deepest, id, state, join, references      scheduling: all that a switch or a wake touches
-//!  line 1   what to run, name, spawn site, watcher, scope                    touched at spawn and end
-//!  line 2   the closure until the first run, then the outcome                64 bytes, larger ones in a box
+//!  line 0   link, sp, home, stack, deepest, id, state, join, references, marks   scheduling: all that a switch or a wake touches
+//!  line 1   what to run, name, spawn site, watcher, scope, locals                touched at spawn and end
+//!  line 2   the closure until the first run, then the outcome                    64 bytes, larger ones in a box
 //! ```
 //! A block is not in its stack: walking a queue would miss the TLB once per fiber, and blocks at the same offset of their stacks would share a handful
 //! of cache sets.
@@ -15,7 +15,9 @@
 //! - Running: its worker, everything else (law F2).
 //! - After the end: the handle, the outcome (`join.rs`, I2).
 
+pub(crate) mod hooks;
 pub(crate) mod join;
+pub(crate) mod local;
 pub(crate) mod pool;
 pub(crate) mod stack;
 pub(crate) mod state;
@@ -34,6 +36,7 @@ use crate::base::atomic::{AS_IN_MEMORY, AcqRel, AtomicPtr, AtomicU32, AtomicUsiz
 use crate::base::list::Linked;
 use crate::os::clock;
 use join::Join;
+use local::{Inherited, Payload, Place};
 use stack::{Class, Stack};
 use state::{Cause, State, Unpark};
 use tally::Tally;
@@ -43,6 +46,11 @@ pub(crate) const INLINE_BYTES: usize = 64;
 
 /// One wake in so many of each fiber is timed: a clock read costs more than a yield.
 const SAMPLE_EVERY: u8 = 64;
+
+/// Marks: it is in a region in which it must not suspend.
+const NO_SUSPEND: u8 = 1;
+/// It has hooks.
+const HOOKED: u8 = 2;
 
 /// Names a fiber among all that live, and among the last four billion that had its place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -85,23 +93,28 @@ pub(crate) struct Control {
     home: Cell<*const ()>,
     /// Atomic, as `deepest`, since a handle may ask for them from any thread; written by its worker alone.
     stack_bottom: AtomicUsize,
-    /// The deepest place of its stack at which it suspended.
-    deepest: AtomicUsize,
     index: u32,
     version: Cell<u32>,
     pub(crate) state: State,
     pub(crate) join: Join,
     references: AtomicU32,
+    /// The deepest place of its stack at which it suspended: bytes above the stack's bottom.
+    deepest: AtomicU32,
     class: Cell<Class>,
     kind: Cell<Kind>,
     verdict: Cell<Verdict>,
     /// Wakes until one is timed; 0 while one is.
     sample: Cell<u8>,
+    /// What a suspension has to heed besides; by the running fiber itself.
+    marks: Cell<u8>,
 
     task: Cell<Option<&'static task::Table>>,
     site: Cell<Option<&'static Location<'static>>>,
     tally: Cell<*const Tally>,
-    name: UnsafeCell<Option<Box<str>>>,
+    /// Boxed twice, so that it takes one word.
+    name: UnsafeCell<Option<Box<Box<str>>>>,
+    /// Fiber-locals and hooks. A plain thread's hang at the thread.
+    pub(crate) locals: Place,
     watcher: Cell<PackedWatcher>,
     /// When it became ready; of a timed wake only.
     ready_ns: Cell<u64>,
@@ -162,20 +175,22 @@ impl Control {
             sp: Cell::new(ptr::null_mut()),
             home: Cell::new(ptr::null()),
             stack_bottom: AtomicUsize::new(0),
-            deepest: AtomicUsize::new(0),
             index,
             version: Cell::new(0),
             state: State::new(),
             join: Join::new(),
             references: AtomicU32::new(0),
+            deepest: AtomicU32::new(u32::MAX),
             class: Cell::new(Class::for_bytes(stack::DEFAULT_BYTES).expect("the default size is a valid one")),
             kind: Cell::new(Kind::Fiber),
             verdict: Cell::new(Verdict::Run),
             sample: Cell::new(SAMPLE_EVERY),
+            marks: Cell::new(0),
             task: Cell::new(None),
             site: Cell::new(None),
             tally: Cell::new(ptr::null()),
             name: UnsafeCell::new(None),
+            locals: Place::new(),
             watcher: Cell::new((ptr::null(), None)),
             ready_ns: Cell::new(0),
             slot: Slot(UnsafeCell::new(MaybeUninit::uninit())),
@@ -204,11 +219,13 @@ impl Control {
         self.verdict.set(Verdict::Run);
         self.tally.set(ptr::null());
         self.site.set(Some(site));
-        self.deepest.store(usize::MAX, Relaxed);
+        self.deepest.store(u32::MAX, Relaxed);
+        self.marks.set(0);
+        self.locals.put(Inherited::default());
         // Spread over fibers that live for one wake only: every place gets its turn as it is used again.
         self.sample.set((self.index.wrapping_add(self.version.get()) % u32::from(SAMPLE_EVERY)) as u8 + 1);
         // SAFETY: the block is the caller's alone.
-        unsafe { *self.name.get() = name };
+        unsafe { *self.name.get() = name.map(Box::new) };
     }
 
     /// Readies a block for the pool; its id is never seen again (for four billion uses of this place).
@@ -227,7 +244,7 @@ impl Control {
 
     pub(crate) fn name(&self) -> Option<&str> {
         // SAFETY: written before the block was shared, and not again while a reference lives.
-        unsafe { (*self.name.get()).as_deref() }
+        unsafe { (*self.name.get()).as_ref().map(|name| &***name) }
     }
 
     pub(crate) fn site(&self) -> &'static Location<'static> {
@@ -337,16 +354,18 @@ impl Control {
     /// Notes how deep the fiber stands. By itself, before it suspends.
     #[inline]
     pub(crate) fn note_depth(&self, sp: usize) {
-        if sp < self.deepest.load(Relaxed) {
-            self.deepest.store(sp, Relaxed);
+        // A stack is at most 1 GiB.
+        let above = sp.wrapping_sub(self.stack_bottom()) as u32;
+        if above < self.deepest.load(Relaxed) {
+            self.deepest.store(above, Relaxed);
         }
     }
 
     /// Bytes of stack in use at the deepest suspension noted.
     pub(crate) fn noted_depth(&self) -> usize {
         match self.deepest.load(Relaxed) {
-            usize::MAX => 0,
-            deepest => stack::top_of(self.stack_bottom(), self.class()).saturating_sub(deepest),
+            u32::MAX => 0,
+            deepest => stack::top_of(self.stack_bottom(), self.class()).saturating_sub(self.stack_bottom() + deepest as usize),
         }
     }
 
@@ -368,6 +387,32 @@ impl Control {
         }
         self.sample.set(SAMPLE_EVERY);
         Some(clock::now_ns().saturating_sub(self.ready_ns.get()))
+    }
+
+    /// Whether a suspension has to heed a region or hooks. By the running fiber itself.
+    #[inline]
+    pub(crate) fn is_marked(&self) -> bool {
+        self.marks.get() != 0
+    }
+
+    pub(crate) fn must_not_suspend(&self) -> bool {
+        self.marks.get() & NO_SUSPEND != 0
+    }
+
+    pub(crate) fn set_must_not_suspend(&self, now: bool) {
+        self.marks.set(if now { self.marks.get() | NO_SUSPEND } else { self.marks.get() & !NO_SUSPEND });
+    }
+
+    pub(crate) fn set_hooked(&self) {
+        self.marks.set(self.marks.get() | HOOKED);
+    }
+
+    /// Drops its fiber-locals and hooks. By itself, when its closure has returned. Gives the first panic that was met.
+    #[inline]
+    pub(crate) fn end_locals(&self) -> Option<Payload> {
+        let panic = self.locals.end();
+        self.marks.set(0);
+        panic
     }
 
     pub(crate) fn tally(&self) -> Option<&Tally> {

@@ -1,5 +1,6 @@
 //! The only door between user code and the scheduler.
 
+pub(crate) mod context;
 pub(crate) mod fiber;
 pub(crate) mod metrics;
 pub(crate) mod overflow;

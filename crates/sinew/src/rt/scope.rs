@@ -36,7 +36,7 @@ unsafe impl Send for Scope<'_, '_> {}
 /// Yes, until all fibers of the scope have ended.
 ///
 /// # Panics
-/// If a fiber panicked that was not joined.
+/// If a fiber panicked that was not joined; inside [`no_suspend`](crate::no_suspend), before `f` is called.
 ///
 /// # Examples
 /// ```
@@ -53,7 +53,7 @@ pub fn scope<'env, F, T>(f: F) -> T
 where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
 {
-    let me = Me::now();
+    let me = Me::to_wait();
     let group = current_group().unwrap_or_else(|error| panic!("sinew::scope: {error}"));
     let scope = Scope { tally: Tally::new(me.control()), group, scope: PhantomData, env: PhantomData };
     let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
@@ -125,6 +125,7 @@ impl<T> ScopedJoinHandle<'_, T> {
     ///
     /// # Suspends
     /// Yes, until the fiber has ended.
+    #[track_caller]
     pub fn join(self) -> std::thread::Result<T> {
         let outcome = self.handle.join();
         if outcome.is_err() {

@@ -1,3 +1,5 @@
+#[path = "../../../src/rt/context.rs"]
+pub mod context;
 #[path = "../../../src/rt/fiber.rs"]
 pub mod fiber;
 #[path = "../../../src/rt/scope.rs"]

@@ -4,6 +4,7 @@
 mod base;
 mod event;
 mod fiber;
+pub mod local;
 mod os;
 mod rt;
 mod sched;
@@ -11,6 +12,7 @@ mod sched;
 pub use fiber::Id;
 pub use fiber::task::NeverRan;
 pub use rt::cancel::{Cancelled, Elapsed, cancelled, shield, timeout};
+pub use rt::context::{hop, no_suspend, on_resume, on_suspend};
 pub use rt::fiber::Fiber;
 pub use rt::metrics::{Metrics, WorkerMetrics, metrics};
 pub use rt::report::Unfinished;

@@ -2,9 +2,9 @@
 //!
 //! # Picture of a control block
 //! ```text
-//!  line 0   link, sp, home, stack, deepest, id, state, why, join, references   scheduling: all that a switch or a wake touches
-//!  line 1   what to run, name, spawn site, watcher, frames                     touched at spawn and end
-//!  line 2   the closure until the first run, then the outcome                  64 bytes, larger ones in a box
+//!  line 0   link, sp, home, stack, deepest, id, state, why, join, references, marks   scheduling: all that a switch or a wake touches
+//!  line 1   what to run, name, spawn site, watcher, frames, locals                    touched at spawn and end
+//!  line 2   the closure until the first run, then the outcome                         64 bytes, larger ones in a box
 //! ```
 //! A block is not in its stack: walking a queue would miss the TLB once per fiber, and blocks at the same offset of their stacks would share a handful
 //! of cache sets.
@@ -17,7 +17,9 @@
 //! - After the end: the handle, the outcome (`join.rs`, I2).
 
 pub(crate) mod frame;
+pub(crate) mod hooks;
 pub(crate) mod join;
+pub(crate) mod local;
 pub(crate) mod pool;
 pub(crate) mod stack;
 pub(crate) mod state;
@@ -38,6 +40,7 @@ use crate::base::list::Linked;
 use crate::os::clock;
 use frame::Frame;
 use join::Join;
+use local::{Inherited, Payload, Place};
 use stack::{Class, Stack};
 use state::{Cancel, Cause, State, Unpark};
 use tally::Tally;
@@ -48,6 +51,13 @@ pub(crate) const INLINE_BYTES: usize = 64;
 
 /// One wake in so many of each fiber is timed: a clock read costs more than a yield.
 const SAMPLE_EVERY: u8 = 64;
+
+/// Marks: it is in a region in which it must not suspend.
+const NO_SUSPEND: u8 = 1 << 0;
+/// It has hooks.
+const HOOKED: u8 = 1 << 1;
+/// Above these: its verdict.
+const VERDICT_SHIFT: u32 = 2;
 
 /// Names a fiber among all that live, and among the last four billion that had its place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,8 +100,6 @@ pub(crate) struct Control {
     home: AtomicPtr<()>,
     /// Atomic, as `deepest`, since a handle may ask for them from any thread; written by its worker alone.
     stack_bottom: AtomicUsize,
-    /// The deepest place of its stack at which it suspended: the low half of its address, which a stack, at most 1 GiB, does not wrap twice.
-    deepest: AtomicU32,
     index: u32,
     /// Atomic, since who holds no reference may look whether the block is still the same fiber's.
     version: AtomicU32,
@@ -100,9 +108,12 @@ pub(crate) struct Control {
     why: AtomicU32,
     pub(crate) join: Join,
     references: AtomicU32,
+    /// The deepest place of its stack at which it suspended: bytes above the stack's bottom.
+    deepest: AtomicU32,
     class: Cell<Class>,
     kind: Cell<Kind>,
-    verdict: Cell<Verdict>,
+    /// The verdict, and what a suspension has to heed besides; by its worker and the running fiber itself.
+    marks: Cell<u8>,
     /// Wakes until one is timed; 0 while one is.
     sample: Cell<u8>,
 
@@ -110,8 +121,10 @@ pub(crate) struct Control {
     site: Cell<Option<&'static Location<'static>>>,
     /// What encloses its waits, innermost first; written by itself, under its lock.
     frames: AtomicPtr<Frame>,
-    /// Boxed twice to be one word: most fibers have none.
+    /// Boxed twice, so that it takes one word.
     name: UnsafeCell<Option<Box<Box<str>>>>,
+    /// Fiber-locals and hooks. A plain thread's hang at the thread.
+    pub(crate) locals: Place,
     watcher: Cell<PackedWatcher>,
     /// When it became ready; of a timed wake only.
     ready_ns: Cell<u64>,
@@ -219,21 +232,22 @@ impl Control {
             sp: Cell::new(ptr::null_mut()),
             home: AtomicPtr::new(ptr::null_mut()),
             stack_bottom: AtomicUsize::new(0),
-            deepest: AtomicU32::new(0),
             index,
             version: AtomicU32::new(0),
             state: State::new(),
             why: AtomicU32::new(0),
             join: Join::new(),
             references: AtomicU32::new(0),
+            deepest: AtomicU32::new(u32::MAX),
             class: Cell::new(Class::for_bytes(stack::DEFAULT_BYTES).expect("the default size is a valid one")),
             kind: Cell::new(Kind::Fiber),
-            verdict: Cell::new(Verdict::Run),
+            marks: Cell::new(0),
             sample: Cell::new(SAMPLE_EVERY),
             task: Cell::new(None),
             site: Cell::new(None),
             frames: AtomicPtr::new(ptr::null_mut()),
             name: UnsafeCell::new(None),
+            locals: Place::new(),
             watcher: Cell::new((ptr::null(), None)),
             ready_ns: Cell::new(0),
             slot: Slot(UnsafeCell::new(MaybeUninit::uninit())),
@@ -260,8 +274,10 @@ impl Control {
         self.frames.store(root.cast_mut(), Relaxed);
         self.class.set(class);
         self.kind.set(kind);
-        self.verdict.set(Verdict::Run);
         self.site.set(Some(site));
+        self.deepest.store(u32::MAX, Relaxed);
+        self.marks.set(0);
+        self.locals.put(Inherited::default());
         // Spread over fibers that live for one wake only: every place gets its turn as it is used again.
         self.sample.set((self.index.wrapping_add(self.version.load(Relaxed)) % u32::from(SAMPLE_EVERY)) as u8 + 1);
         // SAFETY: the block is the caller's alone.
@@ -307,12 +323,17 @@ impl Control {
     }
 
     pub(crate) fn verdict(&self) -> Verdict {
-        self.verdict.get()
+        match self.marks.get() >> VERDICT_SHIFT {
+            0 => Verdict::Run,
+            1 => Verdict::NoStack,
+            2 => Verdict::ShutDown,
+            _ => Verdict::ShutDownInReserve,
+        }
     }
 
     /// Decides that an unstarted fiber ends without having run.
     pub(crate) fn condemn(&self, verdict: Verdict) {
-        self.verdict.set(verdict);
+        self.marks.set((verdict as u8) << VERDICT_SHIFT);
         if verdict != Verdict::NoStack {
             // What its closure's destructors wait for is cut short as all else in the runtime is.
             let _ = self.state.cancel();
@@ -397,7 +418,6 @@ impl Control {
         self.home.store(home.cast_mut(), Relaxed);
         self.sp.set(sp);
         self.stack_bottom.store(stack.bottom(), Relaxed);
-        self.deepest.store(stack.top() as u32, Relaxed);
     }
 
     /// Takes the stack away from a fiber that has ended on it.
@@ -416,19 +436,19 @@ impl Control {
     /// Notes how deep the fiber stands. By itself, before it suspends.
     #[inline]
     pub(crate) fn note_depth(&self, sp: usize) {
-        let sp = sp as u32;
-        if (sp.wrapping_sub(self.deepest.load(Relaxed)) as i32) < 0 {
-            self.deepest.store(sp, Relaxed);
+        // A stack is at most 1 GiB.
+        let above = sp.wrapping_sub(self.stack_bottom()) as u32;
+        if above < self.deepest.load(Relaxed) {
+            self.deepest.store(above, Relaxed);
         }
     }
 
     /// Bytes of stack in use at the deepest suspension noted.
     pub(crate) fn noted_depth(&self) -> usize {
-        if self.home().is_null() {
-            return 0;
+        match self.deepest.load(Relaxed) {
+            u32::MAX => 0,
+            deepest => stack::top_of(self.stack_bottom(), self.class()).saturating_sub(self.stack_bottom() + deepest as usize),
         }
-        let top = stack::top_of(self.stack_bottom(), self.stack_class()) as u32;
-        top.wrapping_sub(self.deepest.load(Relaxed)) as usize
     }
 
     /// Notes that it becomes ready. By whoever makes it so.
@@ -470,6 +490,32 @@ impl Control {
 
     fn set_frames(&self, frame: *const Frame) {
         self.frames.store(frame.cast_mut(), Relaxed);
+    }
+
+    /// Whether a suspension has to heed a region or hooks. By the running fiber itself.
+    #[inline]
+    pub(crate) fn is_marked(&self) -> bool {
+        self.marks.get() & (NO_SUSPEND | HOOKED) != 0
+    }
+
+    pub(crate) fn must_not_suspend(&self) -> bool {
+        self.marks.get() & NO_SUSPEND != 0
+    }
+
+    pub(crate) fn set_must_not_suspend(&self, now: bool) {
+        self.marks.set(if now { self.marks.get() | NO_SUSPEND } else { self.marks.get() & !NO_SUSPEND });
+    }
+
+    pub(crate) fn set_hooked(&self) {
+        self.marks.set(self.marks.get() | HOOKED);
+    }
+
+    /// Drops its fiber-locals and hooks. By itself, when its closure has returned. Gives the first panic that was met.
+    #[inline]
+    pub(crate) fn end_locals(&self) -> Option<Payload> {
+        let panic = self.locals.end();
+        self.marks.set(self.marks.get() & !(NO_SUSPEND | HOOKED));
+        panic
     }
 
     /// Who counts it, if it belongs to a scope. Before its first run, or at its end: its root is the innermost frame then.

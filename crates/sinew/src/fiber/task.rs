@@ -152,6 +152,10 @@ unsafe fn run<F: FnOnce() -> T, T>(control: &Control) -> Ended {
     // SAFETY: `load` put an `F` there, and a fiber is run once.
     let closure = unsafe { take::<F>(control) };
     let outcome = catch_unwind(AssertUnwindSafe(closure));
+    let outcome = match control.end_locals() {
+        None => outcome,
+        Some(panic) => fail(outcome, panic),
+    };
     // SAFETY: the closure is out of the slot.
     unsafe { finish(control, outcome) }
 }
@@ -160,8 +164,25 @@ unsafe fn refuse<F: FnOnce() -> T, T>(control: &Control, why: NeverRan) -> Ended
     // SAFETY: `load` put an `F` there, and a fiber is run or refused once.
     let closure = unsafe { take::<F>(control) };
     quietly(|| drop(closure));
+    std::mem::forget(control.end_locals());
     // SAFETY: the closure is out of the slot.
     unsafe { finish::<T>(control, Err(Box::new(why))) }
+}
+
+/// A panic of a hook or a fiber-local's destructor becomes the outcome, unless the closure panicked itself.
+#[cold]
+fn fail<T>(outcome: Outcome<T>, panic: Box<dyn Any + Send>) -> Outcome<T> {
+    match outcome {
+        Ok(value) => {
+            quietly(|| drop(value));
+            Err(panic)
+        }
+        Err(own) => {
+            // Its drop could panic in turn; the panic hook has reported it.
+            std::mem::forget(panic);
+            Err(own)
+        }
+    }
 }
 
 /// Stores the outcome for the handle, or drops it here if there is none.

@@ -1,6 +1,7 @@
 //! The only door between user code and the scheduler.
 
 pub(crate) mod cancel;
+pub(crate) mod context;
 pub(crate) mod fiber;
 pub(crate) mod metrics;
 pub(crate) mod overflow;

@@ -6,6 +6,7 @@ use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::context::region;
 use super::fiber::forget_block;
 use super::metrics::{self, Metrics};
 use super::overflow;
@@ -100,11 +101,12 @@ impl Runtime {
 
     fn end(&self, grace: Duration) -> Result<(), Unfinished> {
         fork::refuse();
-        self.group.stop();
         if self.is_mine() {
+            self.group.stop();
             panic!("a runtime was shut down by one of its own fibers, which it would have to wait for: do it elsewhere");
         }
-        let me = Me::now();
+        let me = Me::to_wait();
+        self.group.stop();
         me.control().state.begin_wait();
         let left = match self.group.await_exit(me.control()) {
             AwaitExit::Done => {
@@ -154,7 +156,14 @@ impl Drop for Runtime {
             let _ = writeln!(io::stderr(), "sinew: a runtime was dropped by one of its own fibers as that unwound: it ends when they do");
             return;
         }
-        if let Err(unfinished) = self.end(DROP_GRACE) {
+        // Where the caller must not suspend, its thread waits.
+        let ended = match region() {
+            None => self.end(DROP_GRACE),
+            Some(_) => {
+                std::thread::scope(|s| s.spawn(|| self.end(DROP_GRACE)).join()).expect("a shutdown does not panic on a plain thread")
+            }
+        };
+        if let Err(unfinished) = ended {
             let _ = writeln!(
                 io::stderr(),
                 "sinew: a runtime was dropped, and after {DROP_GRACE:?} {unfinished}\nthey and their workers are left as they are"

@@ -43,7 +43,7 @@ unsafe impl Send for Scope<'_, '_> {}
 /// Yes, until all fibers of the scope have ended. No cancel point.
 ///
 /// # Panics
-/// If a fiber panicked that was not joined.
+/// If a fiber panicked that was not joined; inside [`no_suspend`](crate::no_suspend), before `f` is called.
 ///
 /// # Examples
 /// ```
@@ -60,7 +60,7 @@ pub fn scope<'env, F, T>(f: F) -> T
 where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
 {
-    let me = Me::now();
+    let me = Me::to_wait();
     let group = current_group().unwrap_or_else(|error| panic!("sinew::scope: {error}"));
     let around = me.control().bounds();
     let (tally, frame, root) = (Tally::new(me.control()), Frame::scope(around), Frame::root(around));
@@ -139,6 +139,7 @@ impl<T> ScopedJoinHandle<'_, T> {
     ///
     /// # Suspends
     /// Yes, until the fiber has ended.
+    #[track_caller]
     pub fn join(self) -> std::thread::Result<T> {
         let outcome = self.handle.join();
         if outcome.is_err() {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::cancel::within;
+use super::context;
 use super::fiber::Fiber;
 use super::runtime::current_group;
 use super::scope::{Scope, ScopedJoinHandle};
@@ -18,6 +19,7 @@ use super::wait::Me;
 use crate::base::atomic::Relaxed;
 use crate::base::list::List;
 use crate::fiber::frame::Frame;
+use crate::fiber::local::Inherited;
 use crate::fiber::stack::Class;
 use crate::fiber::task::NeverRan;
 use crate::fiber::why::Why;
@@ -32,6 +34,7 @@ pub(crate) struct Settings {
     pub(crate) name: Option<Box<str>>,
     pub(crate) class: Option<Class>,
     pub(crate) family: Option<Family>,
+    pub(crate) inherited: Inherited,
 }
 
 /// What a fiber that is waited for by its maker takes over from it.
@@ -58,6 +61,8 @@ where
     F: FnOnce() -> T + Send,
     T: Send,
 {
+    // User code first: nothing is half made when a `clone` panics.
+    let settings = Settings { inherited: context::inherit(), ..settings };
     // SAFETY: the caller's promise; on failure the fiber was never queued and is taken apart again.
     unsafe {
         let control = make(group, settings, site, closure)?;
@@ -102,6 +107,7 @@ where
         let control = &*block;
         let root = settings.family.map_or(std::ptr::null(), |family| family.root);
         control.occupy(Kind::Fiber, 2, class, settings.name, site, root);
+        control.locals.put(settings.inherited);
         if let Some(tally) = control.tally() {
             tally.enter();
         }
@@ -121,8 +127,9 @@ where
 unsafe fn unmake<F>(control: *const Control) {
     // SAFETY: the caller's promise.
     unsafe {
-        // Dropped last: its destructor may panic.
+        // Dropped last: its destructor may panic; those of inherited locals are caught.
         let _closure = (*control).unload::<F>();
+        let _inherited = (*control).locals.take();
         if let Some(tally) = (*control).tally() {
             // The owner is the caller, or waits for a child that is: nobody has to be woken.
             let _ = tally.leave();
@@ -167,12 +174,13 @@ impl<T> Handle<T> {
         self.fiber.control().join.is_done()
     }
 
+    #[track_caller]
     pub(crate) fn join(self) -> Result<T, Box<dyn Any + Send>> {
         fork::refuse();
-        if self.is_finished() { self.take() } else { self.join_as(&Me::now()) }
+        if self.is_finished() { self.take() } else { self.join_as(&Me::to_wait()) }
     }
 
-    /// As `join`; cannot fail for want of a control block for the caller.
+    /// As `join`; cannot fail for want of a control block for the caller, nor because it must not suspend.
     pub(crate) fn join_as(mut self, me: &Me) -> Result<T, Box<dyn Any + Send>> {
         self.unwatch();
         self.wait(me);
@@ -279,20 +287,21 @@ unsafe impl<T: Send> Sync for JoinHandle<T> {}
 impl<T> JoinHandle<T> {
     /// Waits for the fiber to end, and returns its value, or the payload of its panic.
     ///
-    /// When it returns, the fiber's closure has been dropped. A fiber that could not be run at all gives a [`NeverRan`] as payload. Works in
+    /// When it returns, the fiber's closure and its fiber-locals have been dropped. A fiber that could not be run at all gives a [`NeverRan`] as payload. Works in
     /// fibers and on plain threads.
     ///
     /// # Suspends
     /// Yes, until the fiber has ended. No cancel point: a cancelled fiber waits here as any other.
     ///
     /// # Panics
-    /// Never for the fiber's sake. A fiber that joins itself waits for ever.
+    /// Never for the fiber's sake; inside [`no_suspend`](crate::no_suspend), if the fiber has not ended. A fiber that joins itself waits for ever.
     ///
     /// # Examples
     /// ```
     /// let sum = sinew::spawn(|| 1 + 1);
     /// assert_eq!(sum.join().unwrap(), 2);
     /// ```
+    #[track_caller]
     pub fn join(self) -> std::thread::Result<T> {
         self.0.join()
     }
@@ -397,13 +406,13 @@ where
     T: Send + 'static,
 {
     let site = Location::caller();
-    // User code first: the iterator may do anything, panic included, and nothing is half made then.
-    let closures: Vec<F> = closures.into_iter().collect();
+    // User code first: the iterator and `clone` may do anything, panic included, and nothing is half made then.
+    let closures: Vec<(F, Inherited)> = closures.into_iter().map(|closure| (closure, context::inherit())).collect();
     let group = current_group().unwrap_or_else(|error| panic!("sinew::spawn_batch: {error}"));
     let (batch, mut handles) = (List::new(), Vec::with_capacity(closures.len()));
-    for closure in closures {
+    for (closure, inherited) in closures {
         // SAFETY: `F` and `T` are `'static`; the fiber is ours until the batch is queued, and the handle takes its reference.
-        match unsafe { make(&group, Settings::default(), site, closure) } {
+        match unsafe { make(&group, Settings { inherited, ..Settings::default() }, site, closure) } {
             // SAFETY: as above.
             Ok(control) => unsafe {
                 batch.push(std::ptr::from_ref(control).cast_mut());
@@ -429,6 +438,30 @@ fn refuse_batch<F>(batch: &List<Control>, error: io::Error) -> ! {
     panic!("sinew::spawn_batch: {error}");
 }
 
+/// Makes a detached fiber, for the group's queue: whichever worker has room takes it. It has name and stack size of `like`.
+#[track_caller]
+pub(crate) fn launch_detached<F>(like: Option<&Control>, site: &'static Location<'static>, f: F)
+where
+    F: FnOnce() + Send + 'static,
+{
+    let (name, class) = (like.and_then(Control::name).map(Box::from), like.map(Control::class));
+    let settings = Settings { name, class, inherited: context::inherit(), ..Settings::default() };
+    let group = current_group().unwrap_or_else(|error| panic!("sinew::hop: {error}"));
+    // SAFETY: `F` is `'static`; a fiber that is not queued is taken apart again.
+    let queued = unsafe {
+        make(&group, settings, site, f).and_then(|control| {
+            drop(Handle::<()>::new(control));
+            group.spawned_outside.fetch_add(1, Relaxed);
+            if group.push(control) {
+                return Ok(());
+            }
+            unmake::<F>(control);
+            Err(shut_down())
+        })
+    };
+    queued.unwrap_or_else(|error| panic!("sinew::hop: {error}"));
+}
+
 /// Runs `f` as a fiber and waits for it; `f` may borrow from the caller.
 ///
 /// From a plain thread this is the way into the default runtime. Like the fibers of a [`scope`](crate::scope), `f` is cancelled when the caller is, and
@@ -438,7 +471,8 @@ fn refuse_batch<F>(batch: &List<Control>, error: io::Error) -> ! {
 /// Yes, until `f` has ended; on a plain thread it blocks the thread. No cancel point.
 ///
 /// # Panics
-/// Passes a panic of `f` on. Also if the runtime cannot be started, is being shut down, or has no memory for the fiber.
+/// Passes a panic of `f` on. Also if the runtime cannot be started, is being shut down, or has no memory for the fiber; and inside
+/// [`no_suspend`](crate::no_suspend), before `f` is called.
 ///
 /// # Examples
 /// ```
@@ -456,13 +490,14 @@ where
     run_in(&group, Location::caller(), f)
 }
 
+#[track_caller]
 pub(crate) fn run_in<F, T>(group: &Arc<Group>, site: &'static Location<'static>, f: F) -> T
 where
     F: FnOnce() -> T + Send,
     T: Send,
 {
     // Before the fiber exists, since it may fail: nothing may panic between the launch and the end of the fiber.
-    let me = Me::now();
+    let me = Me::to_wait();
     let around = me.control().bounds();
     let (frame, root) = (Frame::scope(around), Frame::root(around));
     let family = Family { owner: me.control(), frame: &frame, root: &root };
@@ -551,6 +586,6 @@ impl Builder {
 
     fn settings(self) -> io::Result<Settings> {
         let class = self.stack_bytes.map(Class::for_bytes).transpose()?;
-        Ok(Settings { name: self.name, class, family: None })
+        Ok(Settings { name: self.name, class, ..Settings::default() })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::context::region_of_thread;
 use super::fiber::{Fiber, of_this_thread};
 use crate::fiber::Control;
 use crate::fiber::frame::Bounds;
@@ -22,6 +23,20 @@ impl Me {
             Some((worker, control)) => Me::Fiber(worker, control),
             None => Me::Thread(of_this_thread()),
         }
+    }
+
+    /// As `now`, for a caller that is about to wait and has begun nothing yet: panics if it must not suspend.
+    #[track_caller]
+    pub(crate) fn to_wait() -> Me {
+        let me = Me::now();
+        let region = match &me {
+            Me::Fiber(worker, control) => worker.region(control),
+            Me::Thread(_) => region_of_thread(),
+        };
+        if let Some(region) = region {
+            region.refuse();
+        }
+        me
     }
 
     pub(crate) fn control(&self) -> &Control {
@@ -163,6 +178,7 @@ pub fn current() -> Fiber {
 /// sleeper.fiber().unpark();
 /// sleeper.join().unwrap();
 /// ```
+#[track_caller]
 pub fn park() {
     park_until(u64::MAX);
 }
@@ -171,12 +187,14 @@ pub fn park() {
 ///
 /// # Suspends
 /// Yes, until `unpark` or the time-out. A cancel point, as [`park`].
+#[track_caller]
 pub fn park_timeout(timeout: Duration) {
     park_until(clock::deadline_ns(timeout));
 }
 
+#[track_caller]
 fn park_until(deadline_ns: u64) {
-    let me = Me::now();
+    let me = Me::to_wait();
     let Ok(point) = me.cancel_point() else { return };
     if point.begin(Ends::BY_UNPARK) == Ok(true) {
         // SAFETY: the park was begun above; `unpark`, a cancel or the deadline ends it.
@@ -192,11 +210,15 @@ fn park_until(deadline_ns: u64) {
 /// # Suspends
 /// Yes, until its turn comes again.
 #[inline]
+#[track_caller]
 pub fn yield_now() {
     match here().and_then(|worker| Some((worker, worker.current()?))) {
         Some((worker, me)) => worker.yield_now(me),
         None => {
             fork::refuse();
+            if let Some(region) = region_of_thread() {
+                region.refuse();
+            }
             std::thread::yield_now();
         }
     }
@@ -216,6 +238,7 @@ pub fn yield_now() {
 /// sinew::run(|| sinew::sleep(Duration::from_millis(2)));
 /// assert!(before.elapsed() >= Duration::from_millis(2));
 /// ```
+#[track_caller]
 pub fn sleep(duration: Duration) {
     if duration.is_zero() {
         return yield_now();
@@ -227,12 +250,14 @@ pub fn sleep(duration: Duration) {
 ///
 /// # Suspends
 /// Yes. A cancel point, as [`sleep`].
+#[track_caller]
 pub fn sleep_until(deadline: Instant) {
     sleep(deadline.saturating_duration_since(Instant::now()));
 }
 
+#[track_caller]
 fn sleep_until_ns(deadline_ns: u64) {
-    let me = Me::now();
+    let me = Me::to_wait();
     let Ok(point) = me.cancel_point() else { return };
     if point.begin(Ends::BY_CLAIM) == Ok(true) {
         // SAFETY: the wait was begun above; a cancel or the deadline ends it.

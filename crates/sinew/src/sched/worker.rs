@@ -28,6 +28,7 @@ use crate::base::deque::Stolen;
 use crate::base::list::List;
 use crate::base::wheel::Entry;
 use crate::event::timers::Timers;
+use crate::fiber::hooks::{Region, When};
 use crate::fiber::stack::{self, CLASSES, Stack};
 use crate::fiber::state::Cause;
 use crate::fiber::switch::{FloatControl, prepare, switch, switch_keeping_float};
@@ -152,6 +153,8 @@ pub(crate) struct Worker {
     feed: Cell<bool>,
     /// The stack of a fiber that was ended without having run; the loop finds out whose it is.
     left_stack: Cell<Option<Stack>>,
+    /// The innermost region in which the current fiber must not suspend. No other fiber runs before it is left.
+    region: Cell<Option<Region>>,
     /// When idle stacks give their pages back; `u64::MAX` if none have to.
     trim_ns: Cell<u64>,
     stacks: UnsafeCell<stack::Cache>,
@@ -178,6 +181,7 @@ impl Worker {
             wound_up: Cell::new(false),
             feed: Cell::new(false),
             left_stack: Cell::new(None),
+            region: Cell::new(None),
             trim_ns: Cell::new(u64::MAX),
             stacks: UnsafeCell::new(stack::Cache::new()),
             blocks: UnsafeCell::new(pool::Cache::new()),
@@ -602,9 +606,57 @@ impl Worker {
         unsafe { self.group.push(control) }
     }
 
-    /// Lets every ready fiber run before `me` goes on.
+    /// The region that the running fiber `me` is in, if there is one.
     #[inline]
+    pub(crate) fn region(&self, me: &Control) -> Option<Region> {
+        if me.must_not_suspend() { self.region.get() } else { None }
+    }
+
+    /// Changes the region that the running fiber `me` is in; gives the one before.
+    pub(crate) fn set_region(&self, me: &Control, region: Option<Region>) -> Option<Region> {
+        me.set_must_not_suspend(region.is_some());
+        self.region.replace(region)
+    }
+
+    /// Suspends `me` by `leave`, with its hooks before and after. It has hooks, or is in a region: then a wait was begun without asking whether
+    /// it may, and cannot be undone.
+    #[cold]
+    #[inline(never)]
+    fn heed_marks(&self, me: &Control, leave: &mut dyn FnMut()) {
+        if let Some(region) = self.region(me) {
+            eprintln!("sinew: bug: fiber {me} began to wait inside {region}");
+            std::process::abort();
+        }
+        self.run_hooks(me, When::Suspend);
+        leave();
+        self.run_hooks(me, When::Resume);
+    }
+
+    fn run_hooks(&self, me: &Control, when: When) {
+        if let Some(locals) = me.locals.get() {
+            locals.run_hooks(when, |region| _ = self.set_region(me, Some(region)));
+            self.set_region(me, None);
+        }
+    }
+
+    /// Lets every ready fiber run before `me` goes on.
+    ///
+    /// # Panics
+    /// If `me` must not suspend.
+    #[inline]
+    #[track_caller]
     pub(crate) fn yield_now(&self, me: &Control) {
+        if me.is_marked() {
+            if let Some(region) = self.region(me) {
+                region.refuse();
+            }
+            return self.heed_marks(me, &mut || self.yield_unmarked(me));
+        }
+        self.yield_unmarked(me);
+    }
+
+    #[inline]
+    fn yield_unmarked(&self, me: &Control) {
         if self.ready.is_empty() && self.may_skip_yield() {
             return;
         }
@@ -639,9 +691,27 @@ impl Worker {
     /// Suspends `me` until whoever ends its wait has made it ready.
     ///
     /// # Safety
-    /// `me` is the running fiber and has begun a wait that somebody will end.
+    /// `me` is the running fiber, may suspend (`region`) and has begun a wait that somebody will end.
     #[inline]
     pub(crate) unsafe fn suspend(&self, me: &Control) -> Cause {
+        if !me.is_marked() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.suspend_unmarked(me) };
+        }
+        let mut cause = Cause::Woken;
+        // By the loop: a hook may have ended the wait, and then `me` is in the ready list, where `leave` would find it before its
+        // registers are saved (F3).
+        // SAFETY: the caller's promise; hooks cannot suspend, so the wait is still the one that was begun.
+        self.heed_marks(me, &mut || unsafe {
+            self.count_unwinding();
+            self.go(me, self.back_to_loop());
+            cause = me.state.end_wait();
+        });
+        cause
+    }
+
+    #[inline]
+    unsafe fn suspend_unmarked(&self, me: &Control) -> Cause {
         self.count_unwinding();
         // SAFETY: the caller's promise.
         unsafe { self.leave(me) };
@@ -674,7 +744,7 @@ impl Worker {
         }
     }
 
-    /// Suspends `me`, which waits for `child`: if that is the newest unstarted child, it runs at once.
+    /// Suspends `me`, which waits for `child`: if that is the newest unstarted child, it runs at once, unless there are hooks to run first.
     ///
     /// # Safety
     /// As `suspend`.
@@ -682,7 +752,7 @@ impl Worker {
         let wanted = ptr::from_ref(child).cast_mut();
         // SAFETY: the caller's promise; a child taken from the deque is ours, and started before it is gone to.
         unsafe {
-            if self.budget.get() != 0 && self.seat().children.pop_if_newest(wanted) && self.start(child) {
+            if self.budget.get() != 0 && !me.is_marked() && self.seat().children.pop_if_newest(wanted) && self.start(child) {
                 self.budget.set(self.budget.get() - 1);
                 self.current.set(child);
                 self.note_running(child);

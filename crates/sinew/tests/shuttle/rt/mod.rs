@@ -1,5 +1,7 @@
 #[path = "../../../src/rt/cancel.rs"]
 pub mod cancel;
+#[path = "../../../src/rt/context.rs"]
+pub mod context;
 #[path = "../../../src/rt/fiber.rs"]
 pub mod fiber;
 #[path = "../../../src/rt/scope.rs"]

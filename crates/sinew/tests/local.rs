@@ -524,7 +524,7 @@ fn clones_of_refused_children_are_dropped() {
     let children = hog.join().unwrap();
     assert_eq!(clones.load(SeqCst), children.len() + 1);
     for child in children {
-        let payload: Box<dyn Any + Send> = child.join().map(|()| ()).unwrap_err();
+        let payload: Box<dyn Any + Send> = child.join().unwrap_err();
         assert!(payload.is::<sinew::NeverRan>());
     }
     assert_eq!(alive.load(SeqCst), 0);

@@ -31,7 +31,6 @@ pub(crate) struct Settings {
     pub(crate) name: Option<Box<str>>,
     pub(crate) class: Option<Class>,
     pub(crate) tally: Option<*const Tally>,
-    pub(crate) inherited: Inherited,
 }
 
 /// Makes a fiber of `group` and queues it.
@@ -49,10 +48,10 @@ where
     T: Send,
 {
     // User code first: nothing is half made when a `clone` panics.
-    let settings = Settings { inherited: context::inherit(), ..settings };
+    let inherited = context::inherit();
     // SAFETY: the caller's promise; on failure the fiber was never queued and is taken apart again.
     unsafe {
-        let control = make(group, settings, site, closure)?;
+        let control = make(group, settings, inherited, site, closure)?;
         let handle = Handle::new(control);
         let queued = match here() {
             Some(worker) if Arc::ptr_eq(worker.group(), group) => worker.adopt(control),
@@ -73,7 +72,13 @@ where
 ///
 /// # Safety
 /// As [`launch`].
-unsafe fn make<F, T>(group: &Group, settings: Settings, site: &'static Location<'static>, closure: F) -> io::Result<&'static Control>
+unsafe fn make<F, T>(
+    group: &Group,
+    settings: Settings,
+    inherited: Inherited,
+    site: &'static Location<'static>,
+    closure: F,
+) -> io::Result<&'static Control>
 where
     F: FnOnce() -> T + Send,
     T: Send,
@@ -90,7 +95,7 @@ where
     unsafe {
         let control = &*block;
         control.occupy(Kind::Fiber, 2, class, settings.name, site);
-        control.locals.put(settings.inherited);
+        control.locals.put(inherited);
         if let Some(tally) = settings.tally {
             (*tally).enter();
             control.set_tally(tally);
@@ -366,7 +371,7 @@ where
     let (batch, mut handles) = (List::new(), Vec::with_capacity(closures.len()));
     for (closure, inherited) in closures {
         // SAFETY: `F` and `T` are `'static`; the fiber is ours until the batch is queued, and the handle takes its reference.
-        match unsafe { make(&group, Settings { inherited, ..Settings::default() }, site, closure) } {
+        match unsafe { make(&group, Settings::default(), inherited, site, closure) } {
             // SAFETY: as above.
             Ok(control) => unsafe {
                 batch.push(std::ptr::from_ref(control).cast_mut());
@@ -399,11 +404,11 @@ where
     F: FnOnce() + Send + 'static,
 {
     let (name, class) = (like.and_then(Control::name).map(Box::from), like.map(Control::class));
-    let settings = Settings { name, class, inherited: context::inherit(), ..Settings::default() };
+    let (settings, inherited) = (Settings { name, class, tally: None }, context::inherit());
     let group = current_group().unwrap_or_else(|error| panic!("sinew::hop: {error}"));
     // SAFETY: `F` is `'static`; a fiber that is not queued is taken apart again.
     let queued = unsafe {
-        make(&group, settings, site, f).and_then(|control| {
+        make(&group, settings, inherited, site, f).and_then(|control| {
             drop(Handle::<()>::new(control));
             group.spawned_outside.fetch_add(1, Relaxed);
             if group.push(control) {
@@ -532,6 +537,6 @@ impl Builder {
 
     fn settings(self) -> io::Result<Settings> {
         let class = self.stack_bytes.map(Class::for_bytes).transpose()?;
-        Ok(Settings { name: self.name, class, ..Settings::default() })
+        Ok(Settings { name: self.name, class, tally: None })
     }
 }

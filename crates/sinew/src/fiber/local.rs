@@ -207,13 +207,21 @@ impl Drop for Making<'_> {
 pub(crate) struct Inherited(Option<Box<Locals>>);
 
 impl Drop for Inherited {
+    #[inline]
     fn drop(&mut self) {
         if let Some(locals) = &self.0 {
-            while locals.drop_last() {}
-            // A refused fiber has no outcome that could show it.
-            mem::forget(locals.panic.take());
+            refuse(locals);
         }
     }
+}
+
+/// Drops what nobody inherits.
+#[cold]
+#[inline(never)]
+fn refuse(locals: &Locals) {
+    while locals.drop_last() {}
+    // A refused fiber has no outcome that could show it.
+    mem::forget(locals.panic.take());
 }
 
 /// Where the locals of a fiber or a thread hang.
@@ -253,9 +261,12 @@ impl Place {
     /// What a child gets of them.
     #[inline]
     pub(crate) fn inherit(&self) -> Inherited {
-        if self.0.get().is_null() {
-            return Inherited::default();
-        }
+        if self.0.get().is_null() { Inherited::default() } else { self.inherit_all() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn inherit_all(&self) -> Inherited {
         self.get().map(Locals::inherit).unwrap_or_default()
     }
 
@@ -283,6 +294,7 @@ impl Place {
     }
 
     #[cold]
+    #[inline(never)]
     fn end_all(&self) -> Option<Payload> {
         let locals = self.get()?;
         while locals.drop_last() {}

@@ -40,7 +40,7 @@ use crate::base::list::Linked;
 use crate::os::clock;
 use frame::Frame;
 use join::Join;
-use local::{Inherited, Payload, Place};
+use local::{Payload, Place};
 use stack::{Class, Stack};
 use state::{Cancel, Cause, State, Unpark};
 use tally::Tally;
@@ -254,10 +254,11 @@ impl Control {
         }
     }
 
-    /// Makes a vacant block a fiber-to-be with `references` owners; the closure is put in by `task`.
+    /// Makes a vacant block a fiber-to-be with `references` owners; the closure is put in by `task`, locals by the spawner.
     ///
     /// # Safety
     /// The block came from the pool and is the caller's alone.
+    #[inline]
     pub(crate) unsafe fn occupy(
         &self,
         kind: Kind,
@@ -277,7 +278,6 @@ impl Control {
         self.site.set(Some(site));
         self.deepest.store(u32::MAX, Relaxed);
         self.marks.set(0);
-        self.locals.put(Inherited::default());
         // Spread over fibers that live for one wake only: every place gets its turn as it is used again.
         self.sample.set((self.index.wrapping_add(self.version.load(Relaxed)) % u32::from(SAMPLE_EVERY)) as u8 + 1);
         // SAFETY: the block is the caller's alone.

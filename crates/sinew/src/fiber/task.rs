@@ -171,6 +171,7 @@ unsafe fn refuse<F: FnOnce() -> T, T>(control: &Control, why: NeverRan) -> Ended
 
 /// A panic of a hook or a fiber-local's destructor becomes the outcome, unless the closure panicked itself.
 #[cold]
+#[inline(never)]
 fn fail<T>(outcome: Outcome<T>, panic: Box<dyn Any + Send>) -> Outcome<T> {
     match outcome {
         Ok(value) => {

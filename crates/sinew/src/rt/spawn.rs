@@ -34,7 +34,6 @@ pub(crate) struct Settings {
     pub(crate) name: Option<Box<str>>,
     pub(crate) class: Option<Class>,
     pub(crate) family: Option<Family>,
-    pub(crate) inherited: Inherited,
 }
 
 /// What a fiber that is waited for by its maker takes over from it.
@@ -62,10 +61,10 @@ where
     T: Send,
 {
     // User code first: nothing is half made when a `clone` panics.
-    let settings = Settings { inherited: context::inherit(), ..settings };
+    let inherited = context::inherit();
     // SAFETY: the caller's promise; on failure the fiber was never queued and is taken apart again.
     unsafe {
-        let control = make(group, settings, site, closure)?;
+        let control = make(group, settings, inherited, site, closure)?;
         let handle = Handle::new(control);
         let queued = match here() {
             Some(worker) if Arc::ptr_eq(worker.group(), group) => worker.adopt(control),
@@ -86,7 +85,13 @@ where
 ///
 /// # Safety
 /// As [`launch`].
-unsafe fn make<F, T>(group: &Group, settings: Settings, site: &'static Location<'static>, closure: F) -> io::Result<&'static Control>
+unsafe fn make<F, T>(
+    group: &Group,
+    settings: Settings,
+    inherited: Inherited,
+    site: &'static Location<'static>,
+    closure: F,
+) -> io::Result<&'static Control>
 where
     F: FnOnce() -> T + Send,
     T: Send,
@@ -107,7 +112,7 @@ where
         let control = &*block;
         let root = settings.family.map_or(std::ptr::null(), |family| family.root);
         control.occupy(Kind::Fiber, 2, class, settings.name, site, root);
-        control.locals.put(settings.inherited);
+        control.locals.put(inherited);
         if let Some(tally) = control.tally() {
             tally.enter();
         }
@@ -412,7 +417,7 @@ where
     let (batch, mut handles) = (List::new(), Vec::with_capacity(closures.len()));
     for (closure, inherited) in closures {
         // SAFETY: `F` and `T` are `'static`; the fiber is ours until the batch is queued, and the handle takes its reference.
-        match unsafe { make(&group, Settings { inherited, ..Settings::default() }, site, closure) } {
+        match unsafe { make(&group, Settings::default(), inherited, site, closure) } {
             // SAFETY: as above.
             Ok(control) => unsafe {
                 batch.push(std::ptr::from_ref(control).cast_mut());
@@ -445,11 +450,11 @@ where
     F: FnOnce() + Send + 'static,
 {
     let (name, class) = (like.and_then(Control::name).map(Box::from), like.map(Control::class));
-    let settings = Settings { name, class, inherited: context::inherit(), ..Settings::default() };
+    let (settings, inherited) = (Settings { name, class, family: None }, context::inherit());
     let group = current_group().unwrap_or_else(|error| panic!("sinew::hop: {error}"));
     // SAFETY: `F` is `'static`; a fiber that is not queued is taken apart again.
     let queued = unsafe {
-        make(&group, settings, site, f).and_then(|control| {
+        make(&group, settings, inherited, site, f).and_then(|control| {
             drop(Handle::<()>::new(control));
             group.spawned_outside.fetch_add(1, Relaxed);
             if group.push(control) {
@@ -586,6 +591,6 @@ impl Builder {
 
     fn settings(self) -> io::Result<Settings> {
         let class = self.stack_bytes.map(Class::for_bytes).transpose()?;
-        Ok(Settings { name: self.name, class, ..Settings::default() })
+        Ok(Settings { name: self.name, class, family: None })
     }
 }

@@ -26,6 +26,7 @@ impl Me {
     }
 
     /// As `now`, for a caller that is about to wait and has begun nothing yet: panics if it must not suspend.
+    #[inline]
     #[track_caller]
     pub(crate) fn to_wait() -> Me {
         let me = Me::now();

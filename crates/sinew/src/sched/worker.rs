@@ -618,18 +618,22 @@ impl Worker {
         self.region.replace(region)
     }
 
-    /// Suspends `me` by `leave`, with its hooks before and after. It has hooks, or is in a region: then a wait was begun without asking whether
-    /// it may, and cannot be undone.
+    /// Leaves `me`, which has marks, with its hooks before and after. By the loop: a hook may have ended the wait that was begun, and then `me` is in
+    /// the ready list, where `leave` would find it before its registers are saved (F3).
+    ///
+    /// # Safety
+    /// As `leave`; and `me` is in no region, but through the fault of a wait that was begun without asking, and cannot be undone.
     #[cold]
     #[inline(never)]
-    fn heed_marks(&self, me: &Control, leave: &mut dyn FnMut()) {
+    unsafe fn leave_marked(&self, me: &Control, begin: impl FnOnce()) {
         if let Some(region) = self.region(me) {
             eprintln!("sinew: bug: fiber {me} began to wait inside {region}");
             std::process::abort();
         }
         self.run_hooks(me, When::Suspend);
-        leave();
-        self.run_hooks(me, When::Resume);
+        begin();
+        // SAFETY: the caller's promise; hooks cannot suspend, so all is as it was.
+        unsafe { self.go(me, self.back_to_loop()) };
     }
 
     fn run_hooks(&self, me: &Control, when: When) {
@@ -647,16 +651,8 @@ impl Worker {
     #[track_caller]
     pub(crate) fn yield_now(&self, me: &Control) {
         if me.is_marked() {
-            if let Some(region) = self.region(me) {
-                region.refuse();
-            }
-            return self.heed_marks(me, &mut || self.yield_unmarked(me));
+            return self.yield_marked(me);
         }
-        self.yield_unmarked(me);
-    }
-
-    #[inline]
-    fn yield_unmarked(&self, me: &Control) {
         if self.ready.is_empty() && self.may_skip_yield() {
             return;
         }
@@ -671,6 +667,23 @@ impl Worker {
                 self.leave(me);
             }
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn yield_marked(&self, me: &Control) {
+        if let Some(region) = self.region(me) {
+            region.refuse();
+        }
+        // SAFETY: F1 - a running fiber is in no list; in this state (`RUNNING`) no hook can put it into one.
+        unsafe {
+            self.leave_marked(me, || {
+                self.ready.push(ptr::from_ref(me).cast_mut());
+                self.turn.set(self.turn.get() | 1);
+            });
+        }
+        self.run_hooks(me, When::Resume);
     }
 
     /// Whether nobody else wants this thread. Looked at from time to time only: timers and the group are the loop's.
@@ -694,28 +707,25 @@ impl Worker {
     /// `me` is the running fiber, may suspend (`region`) and has begun a wait that somebody will end.
     #[inline]
     pub(crate) unsafe fn suspend(&self, me: &Control) -> Cause {
-        if !me.is_marked() {
+        if me.is_marked() {
             // SAFETY: the caller's promise.
-            return unsafe { self.suspend_unmarked(me) };
+            return unsafe { self.suspend_marked(me) };
         }
-        let mut cause = Cause::Woken;
-        // By the loop: a hook may have ended the wait, and then `me` is in the ready list, where `leave` would find it before its
-        // registers are saved (F3).
-        // SAFETY: the caller's promise; hooks cannot suspend, so the wait is still the one that was begun.
-        self.heed_marks(me, &mut || unsafe {
-            self.count_unwinding();
-            self.go(me, self.back_to_loop());
-            cause = me.state.end_wait();
-        });
-        cause
-    }
-
-    #[inline]
-    unsafe fn suspend_unmarked(&self, me: &Control) -> Cause {
         self.count_unwinding();
         // SAFETY: the caller's promise.
         unsafe { self.leave(me) };
         me.state.end_wait()
+    }
+
+    #[cold]
+    #[inline(never)]
+    unsafe fn suspend_marked(&self, me: &Control) -> Cause {
+        self.count_unwinding();
+        // SAFETY: the caller's promise.
+        unsafe { self.leave_marked(me, || ()) };
+        let cause = me.state.end_wait();
+        self.run_hooks(me, When::Resume);
+        cause
     }
 
     #[inline]

@@ -64,9 +64,10 @@ func say(metric, unit string, value float64) { fmt.Println(metric, unit, value) 
 // paced runs ever more turns until the budget is used, and reports the last run.
 func paced(operationsPerTurn int, run func(turns int) time.Duration) {
 	budget := time.Duration(budgetMs) * time.Millisecond
+	wanted := 4 * budget // the first run is cold, and counts only if it is long
 	for {
 		took := run(turns)
-		if took >= budget {
+		if took >= wanted {
 			say("-", "ns", float64(took.Nanoseconds())/float64(turns)/float64(operationsPerTurn))
 			if budgetMs == 0 {
 				sayPeak()
@@ -77,7 +78,10 @@ func paced(operationsPerTurn int, run func(turns int) time.Duration) {
 		if missing > 100 {
 			missing = 100
 		}
-		turns = int(float64(turns)*missing) + 1
+		if missing > 1 {
+			turns = int(float64(turns)*missing) + 1
+		}
+		wanted = budget
 	}
 }
 

@@ -7,20 +7,26 @@ mod child;
 mod job;
 mod machine;
 mod proc;
+mod report;
 mod rounds;
 mod row;
 mod stats;
 mod systems;
 mod table;
+mod targets;
 mod work;
 mod workloads;
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::job::Job;
+use crate::report::Origin;
 use crate::rounds::Plan;
+use crate::row::Row;
 use crate::systems::System;
 use crate::workloads::{Scale, Workload};
 
@@ -41,6 +47,17 @@ enum Command {
         /// Print JSON lines to standard output; all else goes to standard error.
         #[arg(long)]
         json: bool,
+    },
+    /// Measures, and writes a page with charts.
+    Report {
+        #[command(flatten)]
+        choice: Choice,
+        /// Do not measure: take the JSON lines of this file.
+        #[arg(long, value_name = "FILE")]
+        from: Option<PathBuf>,
+        /// Where `rivals.md` and the folder `rivals` go.
+        #[arg(long, value_name = "DIR", default_value = "docs")]
+        out: PathBuf,
     },
     /// Lists workloads and systems.
     List,
@@ -75,6 +92,15 @@ struct Choice {
 }
 
 impl Choice {
+    /// The command that measures this and writes the page.
+    fn command(&self) -> String {
+        let mut command = String::from("cargo run --release -p rivals -- report");
+        self.workloads.iter().for_each(|workload| command += &format!(" --workload {}", workload.name));
+        self.systems.iter().for_each(|system| command += &format!(" --system {}", system.name));
+        self.rounds.iter().for_each(|rounds| command += &format!(" --rounds {rounds}"));
+        command + if self.quick { " --quick" } else { "" }
+    }
+
     fn plan(&self) -> Plan {
         let scale = match (self.quick, self.tiny) {
             (_, true) => Scale::Tiny,
@@ -93,6 +119,7 @@ impl Choice {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run { choice, json } => run(&choice.plan(), json),
+        Command::Report { choice, from, out } => report(&choice, from.as_deref(), &out),
         Command::List => list(),
         Command::Child { system, job } => perform(system, &job),
     }
@@ -109,6 +136,55 @@ fn run(plan: &Plan, json: bool) -> ExitCode {
     });
     eprintln!("load average after: {}", machine::load_average());
     ExitCode::SUCCESS
+}
+
+fn report(choice: &Choice, from: Option<&Path>, out: &Path) -> ExitCode {
+    let written = match from {
+        Some(file) => read(file),
+        None => Ok(measure(choice)),
+    };
+    let written = written.and_then(|(origin, rows)| {
+        report::write(out, &origin, &rows).map_err(|error| format!("the page cannot be written to {}: {error}", out.display()))
+    });
+    match written {
+        Ok(()) => {
+            println!("{}", out.join("rivals.md").display());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(choice: &Choice) -> (Origin, Vec<Row>) {
+    let mut rows = Vec::new();
+    let mut description = machine::description();
+    description.iter().for_each(|line| eprintln!("{line}"));
+    choice.plan().carry_out(|more| {
+        eprint!("{}", table::of(more));
+        rows.extend_from_slice(more);
+    });
+    description.push(format!("load average after: {}", machine::load_average()));
+    (Origin { command: choice.command(), date: machine::today(), description }, rows)
+}
+
+/// Figures of an earlier run. The file does not say where they were measured, so the page says what it knows.
+fn read(file: &Path) -> Result<(Origin, Vec<Row>), String> {
+    let text = fs::read_to_string(file).map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
+    let rows = Row::read_all(&text).map_err(|error| format!("{}: {error}", file.display()))?;
+    let modified = fs::metadata(file).and_then(|metadata| metadata.modified());
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let origin = Origin {
+        command: format!("cargo run --release -p rivals -- report --from {name}"),
+        date: modified.map_or_else(|_| "an unknown day".into(), machine::date),
+        description: vec![
+            format!("machine that wrote the page: {}", machine::machine()),
+            format!("versions in its build: {}", machine::versions().join(", ")),
+        ],
+    };
+    Ok((origin, rows))
 }
 
 fn list() -> ExitCode {
@@ -140,5 +216,15 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_page_names_the_command_that_was_given() {
+        let line = "cargo run --release -p rivals -- report --workload skynet --system go --rounds 2 --quick";
+        let arguments = line.split(' ').skip_while(|&word| word != "--").map(|word| if word == "--" { "rivals" } else { word });
+        let Command::Report { choice, .. } = Cli::try_parse_from(arguments).unwrap_or_else(|error| panic!("{error}")).command else {
+            panic!("it is a report")
+        };
+        assert_eq!(choice.command(), line);
     }
 }

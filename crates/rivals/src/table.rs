@@ -17,7 +17,7 @@ pub(crate) fn of(rows: &[Row]) -> String {
 }
 
 /// Rows by their full name, in order of first appearance.
-pub(crate) fn by_workload(rows: &[Row]) -> Vec<(&str, Vec<&Row>)> {
+pub(crate) fn by_workload<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<(&'a str, Vec<&'a Row>)> {
     let mut groups: Vec<(&str, Vec<&Row>)> = Vec::new();
     for row in rows {
         match groups.iter_mut().find(|(name, _)| *name == row.workload) {

@@ -1,5 +1,6 @@
 //! Go: a program of its own (`go/main.go`), built when it is first needed and Go is installed.
 
+use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,9 +25,11 @@ pub(crate) fn version() -> Result<String, String> {
 
 fn build() -> Result<String, String> {
     let said = output(Command::new("go").arg("version")).map_err(|_| MISSING.to_owned())?;
-    let target = program();
-    output(Command::new("go").args(["build", "-o"]).arg(&target).arg(".").current_dir(SOURCE).env("GOFLAGS", "-mod=mod"))
+    // Renamed into place: another harness may be running the one that is there.
+    let fresh = program().with_extension(std::process::id().to_string());
+    output(Command::new("go").args(["build", "-o"]).arg(&fresh).arg(".").current_dir(SOURCE))
         .map_err(|error| format!("`go build` failed: {error}"))?;
+    fs::rename(&fresh, program()).map_err(|error| format!("the Go program cannot be put in place: {error}"))?;
     // "go version go1.27.3 linux/amd64"
     Ok(said.split_whitespace().nth(2).unwrap_or(&said).trim_start_matches("go").to_owned())
 }

@@ -15,7 +15,7 @@ use crate::job::{Deed, Job, Reading};
 use crate::work::{blocking, futures, raw};
 
 /// Tasks of which each is a kernel thread are not made in larger numbers: all processes of the machine share the ids.
-const THREADS_MAX: usize = 10_000;
+const THREADS_MAX: usize = 2000;
 
 /// Whether a system does a job.
 pub(crate) enum Takes {

@@ -37,6 +37,7 @@ pub(crate) const PARKED_WARM_UP: usize = 16;
 pub(crate) struct Pace {
     pub(crate) turns: usize,
     budget: Duration,
+    warm: bool,
 }
 
 impl Pace {
@@ -44,19 +45,23 @@ impl Pace {
     const AIM: f64 = 1.2;
     /// At most this many times more turns in a step: the first, short run is cold and guesses badly.
     const STEP_MAX: f64 = 100.0;
+    /// A first run of so many budgets counts though it is cold: what is cold at its start does not show.
+    const COLD_BUDGETS: u32 = 4;
 
     pub(crate) fn of(job: &Job) -> Self {
-        Self { turns: job.turns, budget: Duration::from_millis(job.budget_ms) }
+        Self { turns: job.turns, budget: Duration::from_millis(job.budget_ms), warm: false }
     }
 
-    /// Whether a run of `turns` that took so long is the one to report; else `turns` has grown.
+    /// Whether a run of `turns` that took so long is the one to report; else `turns` may have grown.
     #[must_use]
     pub(crate) fn enough(&mut self, took: Duration) -> bool {
-        if took >= self.budget {
+        let wanted = if self.warm { self.budget } else { self.budget * Self::COLD_BUDGETS };
+        self.warm = true;
+        if took >= wanted {
             return true;
         }
         let missing = self.budget.as_secs_f64() / took.as_secs_f64().max(1e-9) * Self::AIM;
-        self.turns = (self.turns as f64 * missing.min(Self::STEP_MAX)).ceil() as usize;
+        self.turns = (self.turns as f64 * missing.clamp(1.0, Self::STEP_MAX)).ceil() as usize;
         false
     }
 
@@ -260,8 +265,13 @@ mod tests {
         let mut pace = Pace::of(&Job::new(Deed::Yield).turns(10).budget_ms(100));
         assert!(!pace.enough(Duration::from_millis(50)));
         assert_eq!(pace.turns, 24);
-        assert!(pace.enough(Duration::from_millis(100)));
+        assert!(pace.enough(Duration::from_millis(100)), "a warm run that fills the budget counts");
         assert_eq!(pace.reading(Duration::from_millis(24), 1000), [Reading::new("", "ns", 1000.0)]);
+        let mut cold = Pace::of(&Job::new(Deed::Yield).turns(10).budget_ms(100));
+        assert!(!cold.enough(Duration::from_millis(200)), "a cold run does not count");
+        assert_eq!(cold.turns, 10);
+        let mut long = Pace::of(&Job::new(Deed::Yield).turns(10).budget_ms(100));
+        assert!(long.enough(Duration::from_millis(400)), "a long cold run does");
         let mut once = Pace::of(&Job::new(Deed::Yield).turns(10));
         assert!(once.enough(Duration::ZERO));
     }

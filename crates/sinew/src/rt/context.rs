@@ -96,7 +96,7 @@ fn set_region(region: Option<Region>) -> Option<Region> {
 /// is allowed. So is what never suspends, like [`spawn`](crate::spawn()).
 ///
 /// On plain threads it is the same: a call of this crate that would block the thread panics. What blocks a thread by other means, such as
-/// `std::thread::sleep`, is not noticed, there or in a fiber.
+/// `std::thread::sleep` or the drop of a [`Runtime`](crate::Runtime), is not noticed, there or in a fiber.
 ///
 /// Regions nest. A region ends when `f` returns or unwinds: whoever catches the panic outside it may suspend again.
 ///

@@ -4,7 +4,7 @@
 //! so a file is checked as it stands, without a cargo feature or a `--cfg`.
 
 pub(crate) use std::hint::spin_loop;
-pub(crate) use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+pub(crate) use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release, SeqCst};
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
 pub(crate) use std::thread_local;
 
@@ -16,3 +16,7 @@ macro_rules! in_statics {
     ($($function:tt)*) => { $($function)* };
 }
 pub(crate) use in_statics;
+
+/// The ordering of a store that an earlier `fence(Release)` of its thread covers: Relaxed. ThreadSanitizer does not know fences; there such a store is a
+/// release itself, as in std's `Arc`.
+pub(crate) const FENCED: Ordering = if cfg!(sinew_sanitize = "thread") { Release } else { Relaxed };

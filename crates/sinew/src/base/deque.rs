@@ -18,7 +18,7 @@
 use std::array;
 use std::ptr;
 
-use super::atomic::{AcqRel, Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, SeqCst, fence};
+use super::atomic::{AcqRel, Acquire, AtomicPtr, AtomicUsize, FENCED, Relaxed, Release, SeqCst, fence};
 
 /// What a thief got.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl<T, const N: usize> Deque<T, N> {
         // Release: meets the Acquire of `newest` in `steal`; carries the slot and the item's content. A fence, not a store: the thief may read
         // a value of `newest` that `pop` has written since, and a fence covers those stores too.
         fence(Release);
-        self.newest.store(newest.wrapping_add(1), Relaxed);
+        self.newest.store(newest.wrapping_add(1), FENCED);
         true
     }
 
@@ -71,7 +71,8 @@ impl<T, const N: usize> Deque<T, N> {
             return ptr::null_mut();
         }
         let last = newest.wrapping_sub(1);
-        self.newest.store(last, Relaxed);
+        // FENCED, here and below: by the fence in `push`.
+        self.newest.store(last, FENCED);
         // SeqCst: meets the fence in `steal`, see the head of the file.
         fence(SeqCst);
         let oldest = self.oldest.load(Relaxed);
@@ -84,7 +85,7 @@ impl<T, const N: usize> Deque<T, N> {
         } else {
             ptr::null_mut()
         };
-        self.newest.store(newest, Relaxed);
+        self.newest.store(newest, FENCED);
         item
     }
 

@@ -31,7 +31,7 @@ use crate::event::timers::Timers;
 use crate::fiber::hooks::{Region, When};
 use crate::fiber::stack::{self, CLASSES, Stack};
 use crate::fiber::state::Cause;
-use crate::fiber::switch::{FloatControl, prepare, switch, switch_keeping_float};
+use crate::fiber::switch::{FloatControl, leave_for_good, prepare, switch_keeping_float};
 use crate::fiber::task::{NeverRan, quietly};
 use crate::fiber::{Claimed, Control, Kind, Verdict, Watcher, pool};
 use crate::os::{audit, clock, fork, futex};
@@ -879,12 +879,8 @@ unsafe extern "C" fn root(arg: *mut u8) -> ! {
         let Some(worker) = here() else { end_of_child() };
         match worker.after_end(control) {
             AfterEnd::RunHere(next) => control = next,
-            AfterEnd::Leave(to) => {
-                let mut nobody_returns = ptr::null_mut();
-                // SAFETY: F4 - nothing on this stack is used any more; `to` is the loop or a fiber taken from this worker's list.
-                unsafe { switch(&mut nobody_returns, to) };
-                unreachable!("a fiber that has ended was resumed");
-            }
+            // SAFETY: F4 - nothing on this stack is used any more; `to` is the loop or a fiber taken from this worker's list.
+            AfterEnd::Leave(to) => unsafe { leave_for_good(to) },
         }
     }
 }

@@ -21,6 +21,9 @@ pub(crate) use in_statics;
 
 pub use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
+/// As in `src`: what a release fence covers is relaxed.
+pub const FENCED: Ordering = Relaxed;
+
 std::thread_local!(static MUTANT: Cell<&'static str> = const { Cell::new("") });
 
 /// Puts a named fault into the code under test, on this thread; loom runs a model's threads on the thread that checks it.

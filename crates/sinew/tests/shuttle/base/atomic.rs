@@ -10,6 +10,9 @@ pub use shuttle::thread_local;
 /// shuttle's atomics are larger than std's, so control blocks are.
 pub const AS_IN_MEMORY: bool = false;
 
+/// As in `src`: what a release fence covers is relaxed.
+pub const FENCED: std::sync::atomic::Ordering = Relaxed;
+
 /// shuttle knows sequential consistency only.
 pub fn fence(_order: std::sync::atomic::Ordering) {}
 

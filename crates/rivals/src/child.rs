@@ -33,7 +33,8 @@ impl Failure {
 pub(crate) fn measure(system: &str, job: &Job, limit: Duration) -> Result<Vec<Reading>, Failure> {
     let us = std::env::current_exe().map_err(|error| Failure::Failed(error.to_string()))?;
     let mut command = Command::new(us);
-    command.args([SUBCOMMAND, system]).args(job.arguments());
+    // A backtrace needs memory, and those that fail here mostly have none.
+    command.args([SUBCOMMAND, system]).args(job.arguments()).env("RUST_BACKTRACE", "0");
     let output = finish(command, limit)?;
     let stdout = String::from_utf8_lossy(&output.stdout);
     let readings: Option<Vec<_>> = stdout.lines().map(Reading::parse).collect();
@@ -56,20 +57,24 @@ fn finish(mut command: Command, limit: Duration) -> Result<Output, Failure> {
         Err(_) => {
             // SAFETY: a signal to our own child, whose id is taken until the thread has waited for it.
             unsafe { libc::kill(id, libc::SIGKILL) };
-            let _ended = ended.recv();
-            Err(Failure::TimedOut(format!("not done after {} s", limit.as_secs())))
+            let said = ended.recv().ok().and_then(|output| said(&output.ok()?));
+            let said = said.map(|said| format!(": {said}")).unwrap_or_default();
+            Err(Failure::TimedOut(format!("not done after {} s{said}", limit.as_secs())))
         }
     }
 }
 
-/// The line of standard error that says most: a panic's message, else the last.
+/// Why a child ended as it did.
 fn complaint(output: &Output) -> String {
+    format!("{} ({})", said(output).unwrap_or_else(|| "it said nothing".into()), output.status)
+}
+
+/// The line of standard error that says most: the first panic's message, else the last.
+fn said(output: &Output) -> Option<String> {
     let stderr = String::from_utf8_lossy(&output.stderr);
     let mut lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
     let panic = lines.clone().skip_while(|line| !line.contains("panicked at")).nth(1);
-    let said = panic.or_else(|| lines.next_back()).unwrap_or("it said nothing");
-    let said: String = said.chars().take(MESSAGE_CHARS_MAX).collect();
-    format!("{said} ({})", output.status)
+    panic.or_else(|| lines.next_back()).map(|line| line.chars().take(MESSAGE_CHARS_MAX).collect())
 }
 
 #[cfg(test)]
@@ -84,8 +89,8 @@ mod tests {
 
     #[test]
     fn a_child_that_takes_too_long_is_ended() {
-        let failure = finish(shell("exec sleep 100"), Duration::from_millis(50)).unwrap_err();
-        assert!(matches!(failure, Failure::TimedOut(_)), "{failure:?}");
+        let failure = finish(shell("echo stuck >&2; exec sleep 100"), Duration::from_millis(500)).unwrap_err();
+        assert_eq!(failure, Failure::TimedOut("not done after 0 s: stuck".into()));
     }
 
     #[test]

@@ -104,8 +104,8 @@ fn target_table(rows: &[Row]) -> String {
                 let unit = &verdict.unit;
                 let against = verdict.against.as_ref().map_or("-".into(), |(system, value)| format!("{system}: {} {unit}", figure(*value)));
                 let met = if verdict.met() { "yes" } else { "**no**" };
-                let (ours, limit) = (figure(verdict.ours), figure(verdict.limit));
-                writeln!(table, "| {} | {ours} {unit} | {against} | {words} | {limit} {unit} | {met} |", target.figure)
+                let allows = verdict.against.as_ref().map_or("-".into(), |_| format!("{} {unit}", figure(verdict.limit)));
+                writeln!(table, "| {} | {} {unit} | {against} | {words} | {allows} | {met} |", target.figure, figure(verdict.ours))
             }
             None => writeln!(table, "| {} | - | - | {words} | - | not measured |", target.figure),
         };

@@ -30,7 +30,7 @@ impl Scale {
 
     /// After so many seconds a child is ended.
     pub(crate) fn limit_seconds(self) -> u64 {
-        self.pick(60, 8, 30)
+        self.pick(60, 5, 30)
     }
 
     /// How long a repeated operation is repeated. Long enough that starting the workers, a tick of the scheduler or a page fault does not show.
@@ -109,7 +109,7 @@ pub(crate) const ALL: &[Workload] = &[
     Workload {
         name: "idle-cpu",
         about: "CPU time of a process with 100 waiting tasks and one long sleep, two workers",
-        cases: |scale| one(Job::new(Deed::Idle).workers(2).tasks(100).turns(scale.pick(2000, 1000, 10))),
+        cases: |scale| one(Job::new(Deed::Idle).workers(2).tasks(100).turns(scale.pick(2000, 500, 10))),
     },
     Workload {
         name: "curve",

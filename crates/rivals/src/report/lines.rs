@@ -6,7 +6,7 @@ use crate::table::figure;
 
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 320.0;
-const LEFT: f64 = 60.0;
+const LEFT: f64 = 84.0;
 const RIGHT: f64 = 620.0;
 const TOP: f64 = 36.0;
 const BOTTOM: f64 = 290.0;

@@ -160,9 +160,7 @@ fn schedules(job: &Job) -> Takes {
 
 fn threads_take(job: &Job) -> Takes {
     match schedules(job) {
-        Takes::Yes if job.tasks > THREADS_MAX => {
-            Takes::Refuses("not tried: each task is a kernel thread, and so many would take every process id of the machine")
-        }
+        Takes::Yes if job.tasks > THREADS_MAX => Takes::Refuses("not tried: so many kernel threads would take the machine's process ids"),
         takes => takes,
     }
 }

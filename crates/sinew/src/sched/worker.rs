@@ -786,7 +786,9 @@ impl Worker {
     unsafe fn go(&self, me: &Control, to: *mut u8) {
         let frame = 0u8;
         me.note_depth(ptr::from_ref(&frame) as usize);
-        audit::suspends(me, (ptr::from_ref(&frame) as usize).wrapping_sub(me.stack_bottom()));
+        if cfg!(debug_assertions) {
+            audit::suspends(me, (ptr::from_ref(&frame) as usize).wrapping_sub(me.stack_bottom()));
+        }
         // SAFETY: F1, F3 - `to` is the loop, or a fiber just taken from this worker's list.
         unsafe { switch_keeping_float(me.sp_place(), to) };
         debug_assert!(ptr::eq(self.current.get(), me), "F2: another fiber stands where {me} goes on");

@@ -11,10 +11,12 @@ mod sched;
 
 pub use fiber::Id;
 pub use fiber::task::NeverRan;
+pub use rt::cancel::{Cancelled, Elapsed, cancelled, shield, timeout};
 pub use rt::context::{hop, no_suspend, on_resume, on_suspend};
 pub use rt::fiber::Fiber;
 pub use rt::metrics::{Metrics, WorkerMetrics, metrics};
-pub use rt::runtime::{Runtime, RuntimeBuilder};
+pub use rt::report::Unfinished;
+pub use rt::runtime::{Handle, Runtime, RuntimeBuilder};
 pub use rt::scope::{Scope, ScopedJoinHandle, scope};
 pub use rt::spawn::{Builder, JoinHandle, run, spawn, spawn_batch};
 pub use rt::wait::{current, park, park_timeout, sleep, sleep_until, yield_now};
@@ -35,5 +37,29 @@ pub mod hidden {
     /// Stacks of all sizes that exist in this process.
     pub fn stacks() -> usize {
         crate::fiber::stack::depot().carved()
+    }
+
+    /// The raw switch between stacks, for benchmarks: two functions, no runtime.
+    pub mod switch {
+        use crate::fiber::switch;
+
+        /// Makes a fresh stack that calls `root(arg)`, which never returns, when first switched to.
+        ///
+        /// # Safety
+        /// `bottom..top` is writable, used by nobody, and has a guard below it; `top` is 16-byte aligned.
+        pub unsafe fn prepare(bottom: usize, top: usize, root: unsafe extern "C" fn(*mut u8) -> !, arg: *mut u8) -> *mut u8 {
+            // SAFETY: the caller's promise.
+            unsafe { switch::prepare(bottom, top, root, arg) }
+        }
+
+        /// Stores this stack's place in `*save` and goes on at `to`; returns when somebody switches back.
+        ///
+        /// # Safety
+        /// `to` came from `prepare` or was saved by `switch` on this thread, nobody has gone on there since, and its stack is alive.
+        #[inline(always)]
+        pub unsafe fn switch(save: *mut *mut u8, to: *mut u8) {
+            // SAFETY: the caller's promise.
+            unsafe { switch::switch(save, to) }
+        }
     }
 }

@@ -1057,7 +1057,7 @@ fn a_runtime_dropped_by_its_own_fiber_says_so_and_ends_all_the_same() {
             catch_unwind(AssertUnwindSafe(|| drop(own))).unwrap_err().downcast_ref::<&str>().map(|text| text.to_string())
         });
         send.send(rt).unwrap();
-        assert!(dropper.join().unwrap().unwrap().contains("dropped by one of its own fibers"));
+        assert!(dropper.join().unwrap().unwrap().contains("shut down by one of its own fibers"));
         // By a fiber of another runtime it can be dropped.
         let (rt, other) = (runtime(1), runtime(1));
         let sleeper = rt.spawn(|| sinew::sleep(Duration::from_millis(10)));
@@ -1070,7 +1070,7 @@ fn a_runtime_dropped_by_its_own_fiber_says_so_and_ends_all_the_same() {
 fn fibers_that_outlast_the_grace_of_their_runtime_can_still_be_woken_and_joined() {
     in_time(|| {
         let rt = runtime(2);
-        let parked: Vec<_> = (0..1_000).map(|_| rt.spawn(sinew::park)).collect();
+        let parked: Vec<_> = (0..1_000).map(|_| rt.spawn(|| sinew::shield(sinew::park))).collect();
         let begun = Instant::now();
         // All have started when a later one has run on every worker.
         let all = Arc::new(Barrier::new(2));

@@ -145,6 +145,8 @@ fn long_lived_fibers_spread_evenly_over_an_almost_idle_runtime() {
         s.spawn(|| assert_spreads(2, 1000, false));
         s.spawn(|| assert_spreads(8, 1000, true));
         s.spawn(|| assert_spreads(8, 1000, false));
+        s.spawn(|| assert_spreads(64, 1000, true));
+        s.spawn(|| assert_spreads(64, 1000, false));
     });
 }
 

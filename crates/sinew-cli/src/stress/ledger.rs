@@ -306,7 +306,7 @@ impl Life {
         let before = Instant::now();
         self.away(Wait::Sleep, || sinew::sleep(duration));
         let took = before.elapsed();
-        check!(took >= duration, "{} slept {took:?} instead of {duration:?}", self.record);
+        check!(took >= duration || sinew::cancelled(), "{} slept {took:?} instead of {duration:?}", self.record);
     }
 
     pub(super) fn join<T>(&self, handle: Spawned<T>) -> std::thread::Result<T> {

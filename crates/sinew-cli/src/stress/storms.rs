@@ -30,7 +30,7 @@ const LETTERS_MAX: usize = 600;
 
 type Storm = fn(&Stage<'_>, &mut Random);
 
-const STORMS: [Storm; 10] = [ring, crowd, gate, races, naps, panics, tree, scopes, strays, futures];
+const STORMS: [Storm; 12] = [ring, crowd, gate, races, naps, panics, tree, scopes, strays, futures, cancels, deadlines];
 
 /// Runs `count` storms, one after the other.
 pub(super) fn rage(stage: &Stage<'_>, random: &mut Random, count: usize) {
@@ -458,6 +458,68 @@ fn scope_with_panics(stage: &Stage<'_>, random: &mut Random, joins: Joins) {
     check!(text == due, "a scope of panics ended with {text:?} instead of {due:?}");
 }
 
+/// Trees of scopes whose leaves wait until they are cancelled, by a cancel of the root: it reaches every leaf, whenever it comes.
+fn cancels(stage: &Stage<'_>, random: &mut Random) {
+    fn grow(stage: &Stage<'_>, random: &mut Random, depth: usize, leaves: &AtomicU64) {
+        if depth == 0 {
+            while !sinew::cancelled() {
+                let sleeps = random.once_in(2);
+                stage.me.away(Wait::Park, || if sleeps { sinew::sleep(Duration::from_secs(3600)) } else { sinew::park() });
+            }
+            leaves.fetch_add(1, Release);
+            return;
+        }
+        sinew::scope(|s| {
+            for _ in 0..3 {
+                drop(spawn_scoped(s, random, move |stage, random| grow(stage, random, depth - 1, leaves)));
+            }
+            stage.me.leave(Wait::Scope);
+        });
+        stage.me.back();
+    }
+
+    let trees: Vec<_> = (0..random.between(1, 6))
+        .map(|_| {
+            let depth = random.between(0, 3);
+            let tree = stage.spawn("cancelled tree", random, move |stage, random| {
+                let leaves = AtomicU64::new(0);
+                grow(stage, random, depth, &leaves);
+                check!(leaves.load(Acquire) == 3u64.pow(depth as u32), "a cancel did not reach every leaf of a tree of scopes");
+            });
+            if random.once_in(2) {
+                tree.handle.cancel();
+            }
+            tree
+        })
+        .collect();
+    stage.dawdle(random);
+    trees.iter().for_each(|tree| tree.handle.cancel());
+    stage.join_all(trees, random);
+}
+
+/// Time-outs around sleeps, in scopes too: neither ends early, and each says truly which of the two it was.
+fn deadlines(stage: &Stage<'_>, random: &mut Random) {
+    let (count, each) = (random.between(1, 60), random.between(1, 6));
+    let fibers: Vec<_> = (0..count)
+        .map(|_| {
+            stage.spawn("deadline", random, move |stage, random| {
+                for _ in 0..each {
+                    let micros = |random: &mut Random| Duration::from_micros(random.between(1, SLEEP_US_MAX / 4) as u64);
+                    let (limit, nap) = (micros(random), micros(random));
+                    let begun = Instant::now();
+                    let outcome = stage.me.away(Wait::Sleep, || sinew::timeout(limit, || sinew::sleep(nap)));
+                    let took = begun.elapsed();
+                    let due = if outcome.is_ok() { nap } else { limit };
+                    check!(took >= due, "a sleep of {nap:?} in a time-out of {limit:?} ended after {took:?}: {outcome:?}");
+                    let shielded = stage.me.away(Wait::Sleep, || sinew::timeout(limit, || sinew::shield(|| sinew::sleep(nap))));
+                    check!(shielded.is_ok(), "a shielded sleep was cut short");
+                }
+            })
+        })
+        .collect();
+    stage.join_all(fibers, random);
+}
+
 /// Fibers that nobody joins, and that spawn more of their kind.
 fn strays(stage: &Stage<'_>, random: &mut Random) {
     for _ in 0..random.between(1, 40) {
@@ -547,6 +609,10 @@ pub(super) fn last_ones(runtime: Runtime, random: &mut Random) {
     for number in 0..random.between(0, 200) {
         let (closure, record) = prepare("last", 0, random, move |stage: &Stage<'_>, random: &mut Random| {
             stage.dawdle(random);
+            if random.once_in(4) {
+                // Until the shutdown cuts it short.
+                stage.me.away(Wait::Park, sinew::park);
+            }
             stage.me.sleep(Duration::from_micros(random.between(0, SLEEP_US_MAX) as u64));
             number
         });

@@ -10,3 +10,9 @@ pub(crate) use std::thread_local;
 
 /// Whether atomics have the size they have in memory; the models' do not.
 pub(crate) const AS_IN_MEMORY: bool = true;
+
+/// Marks what is made in statics: a plain function under loom, whose atomics cannot be.
+macro_rules! in_statics {
+    ($($function:tt)*) => { $($function)* };
+}
+pub(crate) use in_statics;

@@ -2,19 +2,21 @@
 //!
 //! # Picture of a control block
 //! ```text
-//!  line 0   link, sp, home, stack, deepest, id, state, join, references, marks   scheduling: all that a switch or a wake touches
-//!  line 1   what to run, name, spawn site, watcher, scope, locals                touched at spawn and end
-//!  line 2   the closure until the first run, then the outcome                    64 bytes, larger ones in a box
+//!  line 0   link, sp, home, stack, deepest, id, state, why, join, references, marks   scheduling: all that a switch or a wake touches
+//!  line 1   what to run, name, spawn site, watcher, frames, locals                    touched at spawn and end
+//!  line 2   the closure until the first run, then the outcome                         64 bytes, larger ones in a box
 //! ```
 //! A block is not in its stack: walking a queue would miss the TLB once per fiber, and blocks at the same offset of their stacks would share a handful
 //! of cache sets.
 //!
 //! # Who may touch what
 //! - Before it is queued: the spawner, everything.
-//! - Queued or waiting: whoever holds it (law F1) its link; anybody `state`, `join`, `references`; everybody the name, site and id, which stay.
+//! - Queued or waiting: whoever holds it (law F1) its link; anybody `state`, `join`, `references`; everybody the name, site and id, which stay; under its
+//!   lock anybody the frames (`frame.rs`).
 //! - Running: its worker, everything else (law F2).
 //! - After the end: the handle, the outcome (`join.rs`, I2).
 
+pub(crate) mod frame;
 pub(crate) mod hooks;
 pub(crate) mod join;
 pub(crate) mod local;
@@ -24,6 +26,7 @@ pub(crate) mod state;
 pub(crate) mod switch;
 pub(crate) mod tally;
 pub(crate) mod task;
+pub(crate) mod why;
 
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
@@ -32,14 +35,16 @@ use std::panic::Location;
 use std::ptr;
 use std::task::{RawWakerVTable, Waker};
 
-use crate::base::atomic::{AS_IN_MEMORY, AcqRel, AtomicPtr, AtomicU32, AtomicUsize, Relaxed};
+use crate::base::atomic::{AS_IN_MEMORY, AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicUsize, Relaxed, Release};
 use crate::base::list::Linked;
 use crate::os::clock;
+use frame::Frame;
 use join::Join;
 use local::{Payload, Place};
 use stack::{Class, Stack};
-use state::{Cause, State, Unpark};
+use state::{Cancel, Cause, State, Unpark};
 use tally::Tally;
+use why::Why;
 
 /// Bytes of a closure or an outcome that fit into the control block.
 pub(crate) const INLINE_BYTES: usize = 64;
@@ -48,9 +53,11 @@ pub(crate) const INLINE_BYTES: usize = 64;
 const SAMPLE_EVERY: u8 = 64;
 
 /// Marks: it is in a region in which it must not suspend.
-const NO_SUSPEND: u8 = 1;
+const NO_SUSPEND: u8 = 1 << 0;
 /// It has hooks.
-const HOOKED: u8 = 2;
+const HOOKED: u8 = 1 << 1;
+/// Above these: its verdict.
+const VERDICT_SHIFT: u32 = 2;
 
 /// Names a fiber among all that live, and among the last four billion that had its place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -89,28 +96,31 @@ pub(crate) struct Control {
     link: AtomicPtr<Control>,
     /// Where it goes on; null until the first run.
     sp: Cell<*mut u8>,
-    /// The worker it is settled on, as `sched` knows it; null until the first run, and for threads.
-    home: Cell<*const ()>,
+    /// The worker it is settled on, as `sched` knows it; null until the first run, and for threads. Atomic, since a shutdown looks at all blocks.
+    home: AtomicPtr<()>,
     /// Atomic, as `deepest`, since a handle may ask for them from any thread; written by its worker alone.
     stack_bottom: AtomicUsize,
     index: u32,
-    version: Cell<u32>,
+    /// Atomic, since who holds no reference may look whether the block is still the same fiber's.
+    version: AtomicU32,
     pub(crate) state: State,
+    /// What it waits for, while it waits.
+    why: AtomicU32,
     pub(crate) join: Join,
     references: AtomicU32,
     /// The deepest place of its stack at which it suspended: bytes above the stack's bottom.
     deepest: AtomicU32,
     class: Cell<Class>,
     kind: Cell<Kind>,
-    verdict: Cell<Verdict>,
+    /// The verdict, and what a suspension has to heed besides; by its worker and the running fiber itself.
+    marks: Cell<u8>,
     /// Wakes until one is timed; 0 while one is.
     sample: Cell<u8>,
-    /// What a suspension has to heed besides; by the running fiber itself.
-    marks: Cell<u8>,
 
     task: Cell<Option<&'static task::Table>>,
     site: Cell<Option<&'static Location<'static>>>,
-    tally: Cell<*const Tally>,
+    /// What encloses its waits, innermost first; written by itself, under its lock.
+    frames: AtomicPtr<Frame>,
     /// Boxed twice, so that it takes one word.
     name: UnsafeCell<Option<Box<Box<str>>>>,
     /// Fiber-locals and hooks. A plain thread's hang at the thread.
@@ -156,6 +166,53 @@ pub(crate) struct Claimed {
     pub(crate) kind: Kind,
 }
 
+/// It was cancelled before.
+#[derive(Debug)]
+pub(crate) struct AlreadyCancelled;
+
+/// Knows a fiber without keeping its block.
+#[derive(Clone, Copy)]
+pub(crate) struct Weak {
+    control: *const Control,
+    version: u32,
+}
+
+impl Weak {
+    pub(crate) fn of(control: &Control) -> Self {
+        Self { control, version: control.version.load(Relaxed) }
+    }
+
+    /// Whether the fiber has not ended, as far as a look without a reference can tell: `false` is certain.
+    pub(crate) fn is_alive(&self) -> bool {
+        // SAFETY: blocks are type-stable and never unmapped (`pool`); these fields are atomics.
+        let control = unsafe { &*self.control };
+        self.is_same() && !control.join.is_done()
+    }
+
+    /// Takes a reference to whatever fiber has the block now; `None` if none has. The caller then looks whether it [is the same](Self::is_same), and
+    /// gives the reference up by `release`.
+    #[must_use]
+    pub(crate) fn pin(&self) -> Option<*const Control> {
+        // SAFETY: as in `is_alive`.
+        let control = unsafe { &*self.control };
+        let mut references = control.references.load(Relaxed);
+        while references != 0 {
+            // Acquire: meets the Release in `occupy`; carries the version.
+            match control.references.compare_exchange_weak(references, references + 1, Acquire, Relaxed) {
+                Ok(_) => return Some(self.control),
+                Err(now) => references = now,
+            }
+        }
+        None
+    }
+
+    /// Whether the block is still this fiber's. For good, if the caller has pinned it.
+    pub(crate) fn is_same(&self) -> bool {
+        // SAFETY: as in `is_alive`.
+        unsafe { &*self.control }.version.load(Relaxed) == self.version
+    }
+}
+
 // SAFETY: the fields that several threads use at once are atomics; the head of the file says who alone may use each of the others.
 unsafe impl Sync for Control {}
 
@@ -173,22 +230,22 @@ impl Control {
         Self {
             link: AtomicPtr::new(ptr::null_mut()),
             sp: Cell::new(ptr::null_mut()),
-            home: Cell::new(ptr::null()),
+            home: AtomicPtr::new(ptr::null_mut()),
             stack_bottom: AtomicUsize::new(0),
             index,
-            version: Cell::new(0),
+            version: AtomicU32::new(0),
             state: State::new(),
+            why: AtomicU32::new(0),
             join: Join::new(),
             references: AtomicU32::new(0),
             deepest: AtomicU32::new(u32::MAX),
             class: Cell::new(Class::for_bytes(stack::DEFAULT_BYTES).expect("the default size is a valid one")),
             kind: Cell::new(Kind::Fiber),
-            verdict: Cell::new(Verdict::Run),
-            sample: Cell::new(SAMPLE_EVERY),
             marks: Cell::new(0),
+            sample: Cell::new(SAMPLE_EVERY),
             task: Cell::new(None),
             site: Cell::new(None),
-            tally: Cell::new(ptr::null()),
+            frames: AtomicPtr::new(ptr::null_mut()),
             name: UnsafeCell::new(None),
             locals: Place::new(),
             watcher: Cell::new((ptr::null(), None)),
@@ -209,23 +266,24 @@ impl Control {
         class: Class,
         name: Option<Box<str>>,
         site: &'static Location<'static>,
+        root: *const Frame,
     ) {
         self.sp.set(ptr::null_mut());
-        self.home.set(ptr::null());
+        self.home.store(ptr::null_mut(), Relaxed);
         self.state.reset();
         self.join.reset();
-        self.references.store(references, Relaxed);
+        self.frames.store(root.cast_mut(), Relaxed);
         self.class.set(class);
         self.kind.set(kind);
-        self.verdict.set(Verdict::Run);
-        self.tally.set(ptr::null());
         self.site.set(Some(site));
         self.deepest.store(u32::MAX, Relaxed);
         self.marks.set(0);
         // Spread over fibers that live for one wake only: every place gets its turn as it is used again.
-        self.sample.set((self.index.wrapping_add(self.version.get()) % u32::from(SAMPLE_EVERY)) as u8 + 1);
+        self.sample.set((self.index.wrapping_add(self.version.load(Relaxed)) % u32::from(SAMPLE_EVERY)) as u8 + 1);
         // SAFETY: the block is the caller's alone.
         unsafe { *self.name.get() = name.map(Box::new) };
+        // Release: meets the Acquire in `Weak::pin`, which may come from one who knew an earlier fiber here: it sees the new version.
+        self.references.store(references, Release);
     }
 
     /// Readies a block for the pool; its id is never seen again (for four billion uses of this place).
@@ -233,13 +291,18 @@ impl Control {
     /// # Safety
     /// The last reference is gone, and the caller gives the block to the pool.
     pub(crate) unsafe fn vacate(&self) {
-        self.version.set(self.version.get().wrapping_add(1));
+        self.version.store(self.version.load(Relaxed).wrapping_add(1), Relaxed);
         // SAFETY: nobody else has a reference.
         unsafe { *self.name.get() = None };
     }
 
     pub(crate) fn id(&self) -> Id {
-        Id(u64::from(self.version.get()) << 32 | u64::from(self.index))
+        Id(u64::from(self.version.load(Relaxed)) << 32 | u64::from(self.index))
+    }
+
+    /// Its place in the pool.
+    pub(crate) fn place(&self) -> u32 {
+        self.index
     }
 
     pub(crate) fn name(&self) -> Option<&str> {
@@ -260,12 +323,21 @@ impl Control {
     }
 
     pub(crate) fn verdict(&self) -> Verdict {
-        self.verdict.get()
+        match self.marks.get() >> VERDICT_SHIFT {
+            0 => Verdict::Run,
+            1 => Verdict::NoStack,
+            2 => Verdict::ShutDown,
+            _ => Verdict::ShutDownInReserve,
+        }
     }
 
     /// Decides that an unstarted fiber ends without having run.
     pub(crate) fn condemn(&self, verdict: Verdict) {
-        self.verdict.set(verdict);
+        self.marks.set((verdict as u8) << VERDICT_SHIFT);
+        if verdict != Verdict::NoStack {
+            // What its closure's destructors wait for is cut short as all else in the runtime is.
+            let _ = self.state.cancel();
+        }
     }
 
     /// The size of the stack it is on: the one it asked for, unless it is ended on one of the reserve.
@@ -290,6 +362,16 @@ impl Control {
         match self.state.unpark() {
             Unpark::MakeReady => Some(Claimed { control: self, kind }),
             Unpark::TokenLeft => None,
+        }
+    }
+
+    /// Cancels the fiber; whom to make ready for it, or `Err` if it was cancelled before.
+    pub(crate) fn cancel(&self) -> Result<Option<Claimed>, AlreadyCancelled> {
+        let kind = self.kind();
+        match self.state.cancel() {
+            Cancel::MakeReady => Ok(Some(Claimed { control: self, kind })),
+            Cancel::Noted => Ok(None),
+            Cancel::Already => Err(AlreadyCancelled),
         }
     }
 
@@ -327,13 +409,13 @@ impl Control {
 
     #[inline]
     pub(crate) fn home(&self) -> *const () {
-        self.home.get()
+        self.home.load(Relaxed)
     }
 
     /// Settles the fiber on `home`, with a stack on which it begins at `sp`. By the worker that first runs it.
     pub(crate) fn settle(&self, home: *const (), stack: Stack, sp: *mut u8) {
         debug_assert_eq!(self.stack_class(), stack.class(), "a stack of another size than asked for");
-        self.home.set(home);
+        self.home.store(home.cast_mut(), Relaxed);
         self.sp.set(sp);
         self.stack_bottom.store(stack.bottom(), Relaxed);
     }
@@ -389,10 +471,31 @@ impl Control {
         Some(clock::now_ns().saturating_sub(self.ready_ns.get()))
     }
 
+    /// Notes what it is about to wait for. By itself.
+    #[inline]
+    pub(crate) fn note_why(&self, why: Why) {
+        self.why.store(why.pack(), Relaxed);
+    }
+
+    /// What it waits for, if it waits now.
+    pub(crate) fn waits_for(&self) -> Option<Why> {
+        self.state.waiting().map(|_| Why::unpack(self.why.load(Relaxed)))
+    }
+
+    /// The innermost of its frames. By itself, or under its lock.
+    #[inline]
+    fn frames(&self) -> *const Frame {
+        self.frames.load(Relaxed)
+    }
+
+    fn set_frames(&self, frame: *const Frame) {
+        self.frames.store(frame.cast_mut(), Relaxed);
+    }
+
     /// Whether a suspension has to heed a region or hooks. By the running fiber itself.
     #[inline]
     pub(crate) fn is_marked(&self) -> bool {
-        self.marks.get() != 0
+        self.marks.get() & (NO_SUSPEND | HOOKED) != 0
     }
 
     pub(crate) fn must_not_suspend(&self) -> bool {
@@ -411,22 +514,19 @@ impl Control {
     #[inline]
     pub(crate) fn end_locals(&self) -> Option<Payload> {
         let panic = self.locals.end();
-        self.marks.set(0);
+        self.marks.set(self.marks.get() & !(NO_SUSPEND | HOOKED));
         panic
     }
 
+    /// Who counts it, if it belongs to a scope. Before its first run, or at its end: its root is the innermost frame then.
     pub(crate) fn tally(&self) -> Option<&Tally> {
-        // SAFETY: a scope outlives its fibers (`rt::scope`), so a tally that was set is alive until the fiber left it.
-        unsafe { self.tally.get().as_ref() }
+        // SAFETY: a scope outlives its fibers (`rt::scope`), so a root and a tally that were set are alive until the fiber left them.
+        unsafe { self.frames().as_ref()?.tally().as_ref() }
     }
 
-    /// Whether it belongs to a scope, which tells of a panic that nobody took.
+    /// Whether it belongs to a scope, which tells of a panic that nobody took. Also when that is gone.
     pub(crate) fn is_scoped(&self) -> bool {
-        !self.tally.get().is_null()
-    }
-
-    pub(crate) fn set_tally(&self, tally: *const Tally) {
-        self.tally.set(tally);
+        !self.frames().is_null()
     }
 
     /// Sets who is told at the end.

@@ -76,6 +76,22 @@ impl Shared {
     }
 }
 
+/// Every block that was ever used, in use or not. Those who look must make do with atomics, or pin the fiber first (`Weak`).
+pub(crate) fn blocks() -> impl Iterator<Item = &'static Control> {
+    let used = {
+        let shared = SHARED.lock();
+        shared.chunks * CHUNK - shared.unused
+    };
+    (0..used).map(|place| at(place as u32))
+}
+
+/// The block at a place that was used.
+pub(crate) fn at(place: u32) -> &'static Control {
+    let (chunk, place) = (place as usize / CHUNK, place as usize % CHUNK);
+    // Acquire: meets the Release in `add_chunk`. SAFETY: a place that was used has a block, which stays for ever.
+    unsafe { &*TABLE[chunk].load(Acquire).add(place) }
+}
+
 /// A free block straight from the shared list, for threads without a cache; null when all are used.
 pub(crate) fn take_shared() -> *mut Control {
     SHARED.lock().pop()

@@ -1,17 +1,18 @@
 //! The word that decides, for one fiber, between waking and waiting.
 //!
-//! Everything that can end a wait (an object, a timer, `unpark`) goes through this one word, so the first cause wins and the others learn that
+//! Everything that can end a wait (an object, a timer, `unpark`, a cancel) goes through this one word, so the first cause wins and the others learn that
 //! they lost (law W1). A plain thread that waits has such a word too, and sleeps on it as a futex.
 //!
 //! # Picture
 //! ```text
-//!             begin_wait, begin_park              claim, unpark
+//!              begin, begin_wait              claim, unpark, cancel
 //!   RUNNING ------------------------> WAITING ------------------> NOTIFIED
 //!      ^        (by itself)                     (by whoever wins)     |
 //!      +--------------------------------------------------------------+
 //!                       end_wait (by itself, once resumed)
 //! ```
-//! `PARK` beside WAITING says that `unpark` may end this wait. `TOKEN` is an `unpark` that came while nobody waited for one.
+//! `PARK` beside WAITING says that `unpark` may end this wait, `CUT` that `cancel` may. `TOKEN` is an `unpark` that came while nobody waited for
+//! one. `CANCELLED` stays until the fiber's end.
 //!
 //! There is no state between "decided to wait" and "registers saved": a settled fiber is resumed by its own worker only, which
 //! cannot do so before the fiber has left it (laws F3, F5). So a waker may queue it at once, and nobody has to spin.
@@ -20,11 +21,12 @@
 //! I1. Only the fiber itself leaves RUNNING and NOTIFIED; anybody may take it from WAITING to NOTIFIED, and exactly one does.
 //! I2. Whoever made it NOTIFIED makes it ready, once.
 //! I3. Those who may `claim` a wait are gone from it before its `end_wait` returns to user code (law W2): by unlinking under the
-//!     lock under which they claim. `unpark` needs no such care: it looks at PARK.
+//!     lock under which they claim. `unpark` and `cancel` need no such care: they look at PARK and CUT.
+//! I4. A cancel is never lost: it ends a wait that is open to it, or the next such wait finds CANCELLED and does not begin.
 //!
 //! # Memory order
-//! - `claim`/`unpark` (Release) to `end_wait`/`begin_park` (Acquire): what the waker did, the woken one sees.
-//! - `begin_*` (Release) to `claim`/`unpark` (Acquire): what the fiber wrote before it waited (its home worker) the waker sees.
+//! - `claim`/`unpark`/`cancel` (Release) to `end_wait`/`begin` (Acquire): what the waker did, the woken one sees.
+//! - `begin*` (Release) to `claim`/`unpark`/`cancel` (Acquire): what the fiber wrote before it waited (its home worker) the waker sees.
 
 use std::fmt;
 
@@ -40,6 +42,12 @@ const PARK: u32 = 1 << 2;
 const TOKEN: u32 = 1 << 3;
 /// In NOTIFIED: the wait was cut short by its deadline.
 const TIMED_OUT: u32 = 1 << 4;
+/// The fiber is cancelled, for good.
+const CANCELLED: u32 = 1 << 5;
+/// The wait under way may be ended by `cancel`.
+const CUT: u32 = 1 << 6;
+/// In NOTIFIED: the wait was cut short by a cancel.
+const CUT_SHORT: u32 = 1 << 7;
 
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,16 +56,34 @@ pub(crate) enum Cause {
     Woken,
     /// Its deadline came first.
     TimedOut,
+    /// A cancel came first.
+    Cancelled,
 }
 
-/// What a fiber that wants to park does next.
+/// Who may end a wait besides a `claim`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends(u32);
+
+impl Ends {
+    pub(crate) const BY_CLAIM: Ends = Ends(0);
+    pub(crate) const BY_UNPARK: Ends = Ends(PARK);
+
+    /// A cancel too.
+    pub(crate) const fn or_cancel(self) -> Ends {
+        Ends(self.0 | CUT)
+    }
+}
+
+/// What a fiber that wants to wait does next.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum BeginPark {
+pub(crate) enum Begin {
     /// Switch away: somebody will end this wait.
     Wait,
     /// Go on: an earlier `unpark` has just been used up.
     AlreadyUnparked,
+    /// Go on: a cancel would end this wait, and has come already. A token is left where it is.
+    AlreadyCancelled,
 }
 
 /// What the caller of `unpark` does next.
@@ -68,6 +94,18 @@ pub(crate) enum Unpark {
     MakeReady,
     /// Nothing: it will find the token at its next park.
     TokenLeft,
+}
+
+/// What the caller of `cancel` does next.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Cancel {
+    /// Make the fiber ready: this call ended its wait.
+    MakeReady,
+    /// Nothing: it will find out at its next cancel point.
+    Noted,
+    /// Nothing: it was cancelled before.
+    Already,
 }
 
 /// The state word.
@@ -86,17 +124,22 @@ impl State {
         debug_assert_eq!(before & PHASE, RUNNING, "began to wait in {:?}", Snapshot(before));
     }
 
-    /// Begins a wait that `unpark` ends too. By the fiber itself.
+    /// Begins a wait that others than a `claim` may end too. By the fiber itself.
     #[inline]
-    pub(crate) fn begin_park(&self) -> BeginPark {
+    pub(crate) fn begin(&self, ends: Ends) -> Begin {
         let mut now = self.0.load(Relaxed);
         loop {
-            debug_assert_eq!(now & PHASE, RUNNING, "began to park in {:?}", Snapshot(now));
-            let next = if now & TOKEN != 0 { now & !TOKEN } else { now | WAITING | PARK };
-            // AcqRel: Acquire meets `unpark`'s Release when a token is used; Release meets the Acquire in `claim` and `unpark`.
+            debug_assert_eq!(now & PHASE, RUNNING, "began to wait in {:?}", Snapshot(now));
+            let (next, done) = if now & CANCELLED != 0 && ends.0 & CUT != 0 {
+                (now, Begin::AlreadyCancelled)
+            } else if now & TOKEN != 0 && ends.0 & PARK != 0 {
+                (now & !TOKEN, Begin::AlreadyUnparked)
+            } else {
+                (now | WAITING | ends.0, Begin::Wait)
+            };
+            // AcqRel: Acquire meets `unpark`'s and `cancel`'s Release when their mark is found; Release meets the Acquire in `claim`, `unpark`, `cancel`.
             match self.0.compare_exchange_weak(now, next, AcqRel, Relaxed) {
-                Ok(_) if now & TOKEN != 0 => return BeginPark::AlreadyUnparked,
-                Ok(_) => return BeginPark::Wait,
+                Ok(_) => return done,
                 Err(other) => now = other,
             }
         }
@@ -108,8 +151,12 @@ impl State {
     pub(crate) fn claim(&self, cause: Cause) -> bool {
         let mut now = self.0.load(Relaxed);
         while now & PHASE == WAITING {
-            let why = if cause == Cause::TimedOut { TIMED_OUT } else { 0 };
-            let next = (now & !(PHASE | PARK)) | NOTIFIED | why;
+            let why = match cause {
+                Cause::Woken => 0,
+                Cause::TimedOut => TIMED_OUT,
+                Cause::Cancelled => CUT_SHORT,
+            };
+            let next = (now & !(PHASE | PARK | CUT)) | NOTIFIED | why;
             // AcqRel: Release meets the Acquire in `end_wait`; Acquire meets the Release in `begin_wait`.
             match self.0.compare_exchange_weak(now, next, AcqRel, Relaxed) {
                 Ok(_) => return true,
@@ -125,8 +172,8 @@ impl State {
         let mut now = self.0.load(Relaxed);
         loop {
             let parked = now & (PHASE | PARK) == WAITING | PARK;
-            let next = if parked { (now & !(PHASE | PARK)) | NOTIFIED } else { now | TOKEN };
-            // AcqRel: Release meets the Acquire in `begin_park` and `end_wait`; Acquire meets the Release in `begin_park`.
+            let next = if parked { (now & !(PHASE | PARK | CUT)) | NOTIFIED } else { now | TOKEN };
+            // AcqRel: Release meets the Acquire in `begin` and `end_wait`; Acquire meets the Release in `begin`.
             // Also when the token is there already: this caller's writes must be seen by whoever uses it.
             match self.0.compare_exchange_weak(now, next, AcqRel, Relaxed) {
                 Ok(_) if parked => return Unpark::MakeReady,
@@ -136,13 +183,42 @@ impl State {
         }
     }
 
+    /// Cancels the fiber, and ends the wait under way if that is open to a cancel (I4).
+    pub(crate) fn cancel(&self) -> Cancel {
+        let mut now = self.0.load(Relaxed);
+        loop {
+            if now & CANCELLED != 0 {
+                return Cancel::Already;
+            }
+            let cut = now & (PHASE | CUT) == WAITING | CUT;
+            let next = CANCELLED | if cut { (now & !(PHASE | PARK | CUT)) | NOTIFIED | CUT_SHORT } else { now };
+            // AcqRel: Release meets the Acquire in `begin` and `end_wait`; Acquire meets the Release in `begin`.
+            match self.0.compare_exchange_weak(now, next, AcqRel, Relaxed) {
+                Ok(_) if cut => return Cancel::MakeReady,
+                Ok(_) => return Cancel::Noted,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Whether it has been cancelled.
+    #[inline]
+    pub(crate) fn is_cancelled(&self) -> bool {
+        // Acquire: meets the Release in `cancel`.
+        self.0.load(Acquire) & CANCELLED != 0
+    }
+
     /// Back to running, with the reason. By the fiber itself, once somebody has made it NOTIFIED.
     #[inline]
     pub(crate) fn end_wait(&self) -> Cause {
-        // Acquire: meets the Release in `claim` and `unpark`.
-        let before = self.0.fetch_and(!(PHASE | TIMED_OUT), Acquire);
+        // Acquire: meets the Release in `claim`, `unpark` and `cancel`.
+        let before = self.0.fetch_and(!(PHASE | TIMED_OUT | CUT_SHORT), Acquire);
         debug_assert_eq!(before & PHASE, NOTIFIED, "resumed in {:?}", Snapshot(before));
-        if before & TIMED_OUT != 0 { Cause::TimedOut } else { Cause::Woken }
+        match before & (TIMED_OUT | CUT_SHORT) {
+            0 => Cause::Woken,
+            TIMED_OUT => Cause::TimedOut,
+            _ => Cause::Cancelled,
+        }
     }
 
     /// The word's value if a wait is still under way, for a thread to sleep on.
@@ -173,7 +249,15 @@ impl fmt::Debug for Snapshot {
             _ => "impossible",
         };
         f.write_str(phase)?;
-        for (bit, name) in [(PARK, "+park"), (TOKEN, "+token"), (TIMED_OUT, "+timed out")] {
+        let bits = [
+            (PARK, "+park"),
+            (TOKEN, "+token"),
+            (TIMED_OUT, "+timed out"),
+            (CANCELLED, "+cancelled"),
+            (CUT, "+may be cut"),
+            (CUT_SHORT, "+cut short"),
+        ];
+        for (bit, name) in bits {
             if self.0 & bit != 0 {
                 f.write_str(name)?;
             }

@@ -11,15 +11,15 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
 use super::futex;
-use crate::base::atomic::{Acquire, AtomicU32, Relaxed, Release, spin_loop};
+use crate::base::atomic::{AS_IN_MEMORY, Acquire, AtomicU32, Relaxed, Release, in_statics, spin_loop};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 /// Held, and somebody may sleep on the word.
 const CONTENDED: u32 = 2;
 
-/// Tries before sleeping. Holders leave within some tens of nanoseconds; a futex sleep costs microseconds.
-const SPINS: u32 = 100;
+/// Tries before sleeping. Holders leave within some tens of nanoseconds; a futex sleep costs microseconds. None in the models, so that they sleep.
+const SPINS: u32 = if AS_IN_MEMORY { 100 } else { 0 };
 
 /// A value that one thread at a time may touch.
 pub(crate) struct Lock<T> {
@@ -31,8 +31,10 @@ pub(crate) struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    pub(crate) const fn new(value: T) -> Self {
-        Self { word: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+    in_statics! {
+        pub(crate) const fn new(value: T) -> Self {
+            Self { word: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+        }
     }
 
     #[inline]

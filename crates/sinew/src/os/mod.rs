@@ -2,9 +2,11 @@
 //!
 //! Nothing here knows of fibers. Linux only; this folder is the place where another system would be added.
 
+pub(crate) mod audit;
 pub(crate) mod clock;
 pub(crate) mod cpu;
 pub(crate) mod fault;
+pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod lock;
 pub(crate) mod memory;

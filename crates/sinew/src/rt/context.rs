@@ -68,6 +68,14 @@ pub(crate) fn region_of_thread() -> Option<Region> {
     REGION.try_with(Cell::get).unwrap_or(None)
 }
 
+/// The region that the caller is in.
+pub(crate) fn region() -> Option<Region> {
+    match fiber() {
+        Some((worker, me)) => worker.region(me),
+        None => region_of_thread(),
+    }
+}
+
 /// Enters a region, or goes back to the one around it; gives the one before. Not inlined: law R1.
 #[inline(never)]
 fn set_region(region: Option<Region>) -> Option<Region> {

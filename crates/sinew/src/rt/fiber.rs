@@ -8,7 +8,8 @@ use std::ptr::{self, NonNull};
 use crate::base::atomic::thread_local;
 use crate::fiber::stack::Class;
 use crate::fiber::{Control, Id, Kind, stack};
-use crate::os::memory;
+use crate::os::{fork, memory};
+use crate::sched::cancel;
 use crate::sched::worker::{make_ready, new_block, recycle};
 
 /// A handle to a fiber, as [`std::thread::Thread`] is one to a thread.
@@ -58,10 +59,19 @@ impl Fiber {
     /// Makes its current or next [`park`](crate::park) return.
     ///
     /// Several calls before it parks count as one, as with [`std::thread::Thread::unpark`].
+    #[track_caller]
     pub fn unpark(&self) {
+        fork::refuse();
         if let Some(claimed) = self.control().unpark() {
             make_ready(claimed);
         }
+    }
+
+    /// Cancels it, as [`JoinHandle::cancel`](crate::JoinHandle::cancel). A plain thread can be cancelled too: its cancel points fail from then on.
+    #[track_caller]
+    pub fn cancel(&self) {
+        fork::refuse();
+        cancel::cancel(self.control());
     }
 
     /// Bytes of stack it is known to have used; 0 before its first suspension and for plain threads.
@@ -110,6 +120,11 @@ impl fmt::Debug for Fiber {
     }
 }
 
+/// In a forked child: its thread has no block, so that whatever waits there comes to `new_thread_block`.
+pub(crate) fn forget_block() {
+    let _ = BLOCK.try_with(|block| block.set(ptr::null()));
+}
+
 thread_local! {
     /// The block of a plain thread, made when it first waits. Fibers never come here: theirs is their worker's (`Me::now`).
     static BLOCK: Cell<*const Control> = const { Cell::new(ptr::null()) };
@@ -147,13 +162,14 @@ pub(crate) fn of_this_thread() -> Fiber {
 #[cold]
 #[track_caller]
 fn new_thread_block() -> Fiber {
+    fork::refuse();
     let block = new_block();
     assert!(!block.is_null(), "sinew: no control block left for this thread: too many fibers are alive");
     let name = std::thread::current().name().map(Box::from);
     let class = Class::for_bytes(stack::DEFAULT_BYTES).expect("the default size is a valid one");
     // SAFETY: the block came from the pool just now; one reference is the thread's, one the handle's.
     unsafe {
-        (*block).occupy(Kind::Thread, 2, class, name, Location::caller());
+        (*block).occupy(Kind::Thread, 2, class, name, Location::caller(), ptr::null());
         let _ = BLOCK.try_with(|place| place.set(block));
         let _ = KEEPER.try_with(|_| ());
         Fiber::from_reference(block)

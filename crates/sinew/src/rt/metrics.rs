@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::base::atomic::Relaxed;
 use crate::base::histogram::Counts;
 use crate::fiber::stack;
+use crate::os::fork;
 use crate::rt::runtime::{default_group, environment};
 use crate::sched::group::Group;
 use crate::sched::worker::here;
@@ -71,6 +72,7 @@ pub struct WorkerMetrics {
 /// assert!(metrics.spawned >= 1 && metrics.workers.len() >= 2);
 /// ```
 pub fn metrics() -> Metrics {
+    fork::refuse();
     match here() {
         Some(worker) => Metrics::of(worker.group()),
         None => default_group().map_or_else(Metrics::none, |group| Metrics::of(&group)),

@@ -1,9 +1,11 @@
 //! The only door between user code and the scheduler.
 
+pub(crate) mod cancel;
 pub(crate) mod context;
 pub(crate) mod fiber;
 pub(crate) mod metrics;
 pub(crate) mod overflow;
+pub(crate) mod report;
 pub(crate) mod runtime;
 pub(crate) mod scope;
 pub(crate) mod spawn;

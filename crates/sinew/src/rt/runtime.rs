@@ -3,18 +3,22 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::panic::Location;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::context::region;
+use super::fiber::forget_block;
 use super::metrics::{self, Metrics};
 use super::overflow;
+use super::report::{self, Unfinished};
 use super::spawn::{Builder, JoinHandle, run_in};
+use super::wait::Me;
 use crate::base::mask::WORKERS_MAX;
 use crate::fiber::stack::{self, Class};
-use crate::os::{cpu, fault};
-use crate::sched::group::Group;
-use crate::sched::worker::{Worker, here};
+use crate::fiber::why::Why;
+use crate::os::{audit, clock, cpu, fault, fork};
+use crate::sched::group::{AwaitExit, Group};
+use crate::sched::worker::{Worker, forget_here, here, make_ready};
 
 /// Workers of a runtime that asks for no number, at least: so that one fiber in a long computation does not stop all others.
 const WORKERS_MIN_DEFAULT: usize = 2;
@@ -27,9 +31,7 @@ const DROP_GRACE: Duration = Duration::from_secs(5);
 /// Most programs need none: the first [`spawn`](crate::spawn()) starts a default runtime. Build one to have a number of workers of one's own,
 /// or to keep parts of a program apart.
 ///
-/// Dropping it refuses new fibers, drops unstarted ones unrun, and waits for the started ones to end, 5 seconds at most; what is still there then is
-/// reported and left as it is, with its workers. The drop blocks the thread it is on, also if that is another runtime's worker; in a fiber of the
-/// runtime itself it panics, since it would wait for itself.
+/// Dropping it is a [shutdown](Self::shutdown_timeout) with a grace of 5 seconds, which writes what it leaves behind to stderr.
 ///
 /// # Examples
 /// ```
@@ -39,12 +41,7 @@ const DROP_GRACE: Duration = Duration::from_secs(5);
 /// ```
 pub struct Runtime {
     group: Arc<Group>,
-    /// Each worker holds the other end until it has left.
-    workers: Receiver<()>,
 }
-
-// SAFETY: the receiver is used by `drop` alone, which has the runtime for itself.
-unsafe impl Sync for Runtime {}
 
 impl Runtime {
     /// Begins to describe a runtime.
@@ -70,6 +67,70 @@ impl Runtime {
         Metrics::of(&self.group)
     }
 
+    /// A way to spawn into this runtime that can be cloned and kept, also beyond its end.
+    pub fn handle(&self) -> Handle {
+        Handle { group: self.group.clone() }
+    }
+
+    /// Ends the runtime: refuses new fibers, [cancels](crate::JoinHandle::cancel) all that have started, drops the others unrun (their `join` gives a
+    /// [`NeverRan`](crate::NeverRan)), and waits until all have ended.
+    ///
+    /// Nothing is torn down by force. Afterwards `spawn` into it panics, and [`run`](Self::run) too.
+    ///
+    /// # Suspends
+    /// Yes, until all fibers have ended or `grace` is over. No cancel point.
+    ///
+    /// # Errors
+    /// [`Unfinished`], which names the fibers that had not ended when `grace` was over; they go on with their workers as if nothing had happened, and what they
+    /// use is never freed.
+    ///
+    /// # Panics
+    /// In a fiber of this runtime: it would wait for itself.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// let runtime = sinew::Runtime::builder().workers(2).build()?;
+    /// runtime.spawn(|| sinew::sleep(Duration::from_secs(3600)));
+    /// runtime.shutdown_timeout(Duration::from_secs(5)).expect("a sleep is cut short");
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn shutdown_timeout(self, grace: Duration) -> Result<(), Unfinished> {
+        self.end(grace)
+    }
+
+    fn end(&self, grace: Duration) -> Result<(), Unfinished> {
+        fork::refuse();
+        if self.is_mine() {
+            self.group.stop();
+            panic!("a runtime was shut down by one of its own fibers, which it would have to wait for: do it elsewhere");
+        }
+        let me = Me::to_wait();
+        self.group.stop();
+        me.control().state.begin_wait();
+        let left = match self.group.await_exit(me.control()) {
+            AwaitExit::Done => {
+                me.abandon_wait();
+                true
+            }
+            AwaitExit::Wait => {
+                // SAFETY: the wait was begun above; the last worker to leave, or the deadline, ends it.
+                unsafe { me.wait(Why::Shutdown, clock::deadline_ns(grace)) };
+                self.group.forget_waiter()
+            }
+        };
+        if !left {
+            return Err(Unfinished::of(&self.group));
+        }
+        // Its workers have left their stacks to others, who may be asleep: give the pages back here.
+        stack::depot().trim();
+        Ok(())
+    }
+
+    fn is_mine(&self) -> bool {
+        here().is_some_and(|worker| Arc::ptr_eq(worker.group(), &self.group))
+    }
+
     /// Starts a fiber of this runtime, as [`spawn`](crate::spawn()).
     ///
     /// # Panics
@@ -86,21 +147,27 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        if here().is_some_and(|worker| Arc::ptr_eq(worker.group(), &self.group)) {
-            self.group.stop();
-            panic!("a runtime was dropped by one of its own fibers, which it would have to wait for: drop it elsewhere");
+        if self.group.is_stopping() || fork::is_child() {
+            // It was shut down, or is not there.
+            return;
         }
-        self.group.stop();
-        match self.workers.recv_timeout(DROP_GRACE) {
-            // Its workers have left their stacks to others, who may be asleep: give the pages back here.
-            Err(RecvTimeoutError::Disconnected) => stack::depot().trim(),
-            _ => {
-                let left: usize = self.group.settled();
-                let _ = writeln!(
-                    io::stderr(),
-                    "sinew: a runtime was dropped, and after {DROP_GRACE:?} {left} of its fibers had not ended: they and their workers are left as they are"
-                );
+        if self.is_mine() && std::thread::panicking() {
+            self.group.stop();
+            let _ = writeln!(io::stderr(), "sinew: a runtime was dropped by one of its own fibers as that unwound: it ends when they do");
+            return;
+        }
+        // Where the caller must not suspend, its thread waits.
+        let ended = match region() {
+            None => self.end(DROP_GRACE),
+            Some(_) => {
+                std::thread::scope(|s| s.spawn(|| self.end(DROP_GRACE)).join()).expect("a shutdown does not panic on a plain thread")
             }
+        };
+        if let Err(unfinished) = ended {
+            let _ = writeln!(
+                io::stderr(),
+                "sinew: a runtime was dropped, and after {DROP_GRACE:?} {unfinished}\nthey and their workers are left as they are"
+            );
         }
     }
 }
@@ -111,12 +178,58 @@ impl fmt::Debug for Runtime {
     }
 }
 
+/// A way to spawn into a runtime. It does not keep it: once that is shut down, `spawn` panics.
+#[derive(Clone)]
+pub struct Handle {
+    group: Arc<Group>,
+}
+
+impl Handle {
+    /// Starts a fiber of the runtime, as [`spawn`](crate::spawn()).
+    ///
+    /// # Panics
+    /// If it is being shut down, has been, or is out of memory.
+    #[track_caller]
+    pub fn spawn<F, T>(&self, f: F) -> JoinHandle<T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        Builder::new().spawn_in(&self.group, f).unwrap_or_else(|error| panic!("Handle::spawn: {error}"))
+    }
+
+    /// Runs `f` as a fiber of the runtime and waits for it, as [`run`](crate::run).
+    ///
+    /// # Panics
+    /// Passes a panic of `f` on. Also as [`spawn`](Self::spawn).
+    #[track_caller]
+    pub fn run<F, T>(&self, f: F) -> T
+    where
+        F: FnOnce() -> T + Send,
+        T: Send,
+    {
+        run_in(&self.group, Location::caller(), f)
+    }
+
+    /// What the runtime has counted.
+    pub fn metrics(&self) -> Metrics {
+        Metrics::of(&self.group)
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("workers", &self.group.seats.len()).finish_non_exhaustive()
+    }
+}
+
 /// A description of a runtime. `SINEW_WORKERS` and `SINEW_STACK` fill in what it does not say.
 #[derive(Debug, Default, Clone)]
 #[must_use = "a builder does nothing until it builds"]
 pub struct RuntimeBuilder {
     workers: Option<usize>,
     stack_bytes: Option<usize>,
+    deadlock_watch: Option<Duration>,
 }
 
 impl RuntimeBuilder {
@@ -132,6 +245,15 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Has a thread look from time to time, and write to stderr if for `period` no fiber could run and none was waiting for a moment in time: a probable
+    /// deadlock, with the name, spawn site and wait of every fiber. It never ends anything: threads outside may yet wake them.
+    ///
+    /// Off by default. Zero is an error of [`build`](Self::build).
+    pub fn deadlock_watch(mut self, period: Duration) -> Self {
+        self.deadlock_watch = Some(period);
+        self
+    }
+
     /// Starts the workers.
     ///
     /// # Errors
@@ -140,10 +262,28 @@ impl RuntimeBuilder {
         let workers = self.worker_count()?;
         let class = self.stack_class()?;
         let trace = metrics::trace_period()?;
+        if self.deadlock_watch == Some(Duration::ZERO) {
+            return Err(invalid(
+                "RuntimeBuilder::deadlock_watch(0) is refused: it must be the time after which a standstill is reported, as in 10 seconds"
+                    .into(),
+            ));
+        }
+        let audit = environment("SINEW_AUDIT", "0 or 1", |text| ["0", "1"].iter().position(|known| *known == text))?;
+        if audit == Some(1) {
+            audit::turn_on();
+        }
+        fork::refuse();
         fault::install(overflow::describe);
+        fork::install(|| {
+            forget_here();
+            forget_block();
+        });
         let runtime = start(Arc::new(Group::new(workers, class, cpu::usable() > 1)?))?;
         if let Some(period) = trace {
             metrics::start_trace(&runtime.group, period)?;
+        }
+        if let Some(period) = self.deadlock_watch {
+            report::watch_for_deadlock(&runtime.group, period)?;
         }
         Ok(runtime)
     }
@@ -197,30 +337,33 @@ fn parse_bytes(text: &str) -> Option<usize> {
 }
 
 fn start(group: Arc<Group>) -> io::Result<Runtime> {
-    let (alive, workers) = channel::<()>();
     let count = group.seats.len();
     let mut result = Ok(());
     for index in 0..count {
-        let (worker_group, worker_alive) = (group.clone(), alive.clone());
-        let thread = std::thread::Builder::new().name(format!("sinew-{index}")).spawn(move || work(worker_group, index, worker_alive));
+        let worker_group = group.clone();
+        group.thread_comes();
+        let thread = std::thread::Builder::new().name(format!("sinew-{index}")).spawn(move || work(worker_group, index));
         if let Err(error) = thread {
+            let nobody = group.thread_left();
+            assert!(nobody.is_none(), "nobody waits for the end of a runtime that is being started");
             // The seats of this worker and those after it stay empty.
             (index..count).for_each(|_| assert!(group.retire(), "the queue of a runtime that is being started is empty"));
             result = Err(error);
             break;
         }
     }
-    drop(alive);
     // Dropped if a thread could not be had: the workers that there are leave.
-    let runtime = Runtime { group, workers };
+    let runtime = Runtime { group };
     result.map(|()| runtime)
 }
 
-/// A worker's thread. It holds `alive` until it has left.
-fn work(group: Arc<Group>, index: usize, alive: Sender<()>) {
+/// A worker's thread.
+fn work(group: Arc<Group>, index: usize) {
     fault::ensure_alternate_stack();
-    Worker::new(group, index).run();
-    drop(alive);
+    Worker::new(group.clone(), index).run();
+    if let Some(waiter) = group.thread_left() {
+        make_ready(waiter);
+    }
 }
 
 static DEFAULT: OnceLock<Runtime> = OnceLock::new();
@@ -229,6 +372,9 @@ static DEFAULT: OnceLock<Runtime> = OnceLock::new();
 pub(crate) fn current_group() -> io::Result<Arc<Group>> {
     if let Some(worker) = here() {
         return Ok(worker.group().clone());
+    }
+    if fork::is_child() {
+        return Err(io::Error::other(fork::REFUSAL));
     }
     if let Some(group) = default_group() {
         return Ok(group);

@@ -8,21 +8,26 @@ use std::sync::Arc;
 
 use super::fiber::Fiber;
 use super::runtime::current_group;
-use super::spawn::{Handle, Settings, launch};
+use super::spawn::{Family, Handle, Settings, launch};
 use super::wait::Me;
+use crate::fiber::frame::Frame;
 use crate::fiber::tally::Tally;
+use crate::fiber::why::Why;
 use crate::sched::group::Group;
 
 /// Where scoped fibers are spawned, as [`std::thread::Scope`]. See [`scope`].
 pub struct Scope<'scope, 'env: 'scope> {
     tally: Tally,
     group: Arc<Group>,
+    /// The owner's frame, and what the fibers of the scope begin with.
+    frame: Frame,
+    root: Frame,
     // Invariant in both, as std's: else a fiber could borrow what lives shorter than the scope.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
 
-// SAFETY: what fibers share of a scope is the tally's atomics, the owner's block (which they claim once, at the end) and the group.
+// SAFETY: what fibers share of a scope is the tally's atomics, the owner's block (which they claim once, at the end), the group, and the frames (`frame.rs`).
 unsafe impl Sync for Scope<'_, '_> {}
 // SAFETY: as above.
 unsafe impl Send for Scope<'_, '_> {}
@@ -32,8 +37,10 @@ unsafe impl Send for Scope<'_, '_> {}
 /// As [`std::thread::scope`]: fibers that nobody joined are waited for, whatever happens, a panic of `f` included. Works in fibers, and on plain
 /// threads, where the fibers are of the default runtime.
 ///
+/// The fibers are cancelled when the caller is, and the deadline that is in force here ([`timeout`](crate::timeout)) is theirs too.
+///
 /// # Suspends
-/// Yes, until all fibers of the scope have ended.
+/// Yes, until all fibers of the scope have ended. No cancel point.
 ///
 /// # Panics
 /// If a fiber panicked that was not joined; inside [`no_suspend`](crate::no_suspend), before `f` is called.
@@ -55,15 +62,21 @@ where
 {
     let me = Me::to_wait();
     let group = current_group().unwrap_or_else(|error| panic!("sinew::scope: {error}"));
-    let scope = Scope { tally: Tally::new(me.control()), group, scope: PhantomData, env: PhantomData };
+    let around = me.control().bounds();
+    let (tally, frame, root) = (Tally::new(me.control()), Frame::scope(around), Frame::root(around));
+    let scope = Scope { tally, group, frame, root, scope: PhantomData, env: PhantomData };
+    scope.root.count_by(&scope.tally);
+    // SAFETY: the scope stays in place, and its frame is closed below, whatever `f` does.
+    unsafe { me.control().open(&scope.frame) };
     let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
     me.control().state.begin_wait();
     if scope.tally.begin_wait() {
         // SAFETY: the wait was begun above; the last child ends it.
-        unsafe { me.wait(u64::MAX) };
+        unsafe { me.wait(Why::Scope, u64::MAX) };
     } else {
         me.abandon_wait();
     }
+    me.control().close(&scope.frame);
     match result {
         Err(payload) => resume_unwind(payload),
         Ok(_) if scope.tally.has_panics() => panic!("a scoped fiber panicked"),
@@ -95,7 +108,8 @@ impl<'scope> Scope<'scope, '_> {
         F: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
-        let settings = Settings { tally: Some(&self.tally), ..settings };
+        let family = Family { owner: self.tally.owner(), frame: &self.frame, root: &self.root };
+        let settings = Settings { family: Some(family), ..settings };
         // SAFETY: `scope` does not return before every fiber of the tally has left it, which it does after its outcome was stored or dropped;
         // so all that lives for `'scope` outlives it.
         let handle = unsafe { launch(&self.group, settings, site, f) }?;
@@ -132,6 +146,11 @@ impl<T> ScopedJoinHandle<'_, T> {
             self.tally.panic_taken();
         }
         outcome
+    }
+
+    /// Cancels the fiber and the fibers of its scopes, as [`JoinHandle::cancel`](crate::JoinHandle::cancel).
+    pub fn cancel(&self) {
+        self.handle.fiber.cancel();
     }
 
     /// Whether the fiber has ended, so that `join` would not wait.

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::cancel::within;
 use super::context;
 use super::fiber::Fiber;
 use super::runtime::current_group;
@@ -17,11 +18,13 @@ use super::scope::{Scope, ScopedJoinHandle};
 use super::wait::Me;
 use crate::base::atomic::Relaxed;
 use crate::base::list::List;
+use crate::fiber::frame::Frame;
 use crate::fiber::local::Inherited;
 use crate::fiber::stack::Class;
-use crate::fiber::tally::Tally;
 use crate::fiber::task::NeverRan;
+use crate::fiber::why::Why;
 use crate::fiber::{Control, Kind, Watcher};
+use crate::os::fork;
 use crate::sched::group::Group;
 use crate::sched::worker::{here, new_block, recycle};
 
@@ -30,7 +33,17 @@ use crate::sched::worker::{here, new_block, recycle};
 pub(crate) struct Settings {
     pub(crate) name: Option<Box<str>>,
     pub(crate) class: Option<Class>,
-    pub(crate) tally: Option<*const Tally>,
+    pub(crate) family: Option<Family>,
+}
+
+/// What a fiber that is waited for by its maker takes over from it.
+#[derive(Clone, Copy)]
+pub(crate) struct Family {
+    pub(crate) owner: *const Control,
+    /// Open among the owner's frames until the fiber has ended.
+    pub(crate) frame: *const Frame,
+    /// What the fiber begins with; outlives it.
+    pub(crate) root: *const Frame,
 }
 
 /// Makes a fiber of `group` and queues it.
@@ -83,6 +96,9 @@ where
     F: FnOnce() -> T + Send,
     T: Send,
 {
+    if fork::is_child() {
+        return Err(io::Error::other(fork::REFUSAL));
+    }
     if group.is_stopping() {
         return Err(shut_down());
     }
@@ -94,11 +110,14 @@ where
     // SAFETY: the block came from the pool just now, and the caller vouches for what the closure borrows.
     unsafe {
         let control = &*block;
-        control.occupy(Kind::Fiber, 2, class, settings.name, site);
+        let root = settings.family.map_or(std::ptr::null(), |family| family.root);
+        control.occupy(Kind::Fiber, 2, class, settings.name, site, root);
         control.locals.put(inherited);
-        if let Some(tally) = settings.tally {
-            (*tally).enter();
-            control.set_tally(tally);
+        if let Some(tally) = control.tally() {
+            tally.enter();
+        }
+        if let Some(family) = settings.family {
+            (*family.frame).enroll(&*family.owner, control);
         }
         control.load(closure);
         control.note_ready();
@@ -162,6 +181,7 @@ impl<T> Handle<T> {
 
     #[track_caller]
     pub(crate) fn join(self) -> Result<T, Box<dyn Any + Send>> {
+        fork::refuse();
         if self.is_finished() { self.take() } else { self.join_as(&Me::to_wait()) }
     }
 
@@ -192,8 +212,11 @@ impl<T> Handle<T> {
             // SAFETY: the wait was begun above; the finisher ends it.
             unsafe {
                 match me {
-                    Me::Fiber(worker, waiter) => worker.suspend_for(waiter, control),
-                    Me::Thread(_) => me.wait(u64::MAX),
+                    Me::Fiber(worker, waiter) => {
+                        waiter.note_why(Why::join(control));
+                        worker.suspend_for(waiter, control)
+                    }
+                    Me::Thread(_) => me.wait(Why::join(control), u64::MAX),
                 };
             }
         } else {
@@ -273,7 +296,7 @@ impl<T> JoinHandle<T> {
     /// fibers and on plain threads.
     ///
     /// # Suspends
-    /// Yes, until the fiber has ended.
+    /// Yes, until the fiber has ended. No cancel point: a cancelled fiber waits here as any other.
     ///
     /// # Panics
     /// Never for the fiber's sake; inside [`no_suspend`](crate::no_suspend), if the fiber has not ended. A fiber that joins itself waits for ever.
@@ -286,6 +309,29 @@ impl<T> JoinHandle<T> {
     #[track_caller]
     pub fn join(self) -> std::thread::Result<T> {
         self.0.join()
+    }
+
+    /// Cancels the fiber, and the fibers of its scopes, for good.
+    ///
+    /// That is an error, not an unwinding: its [cancel points](crate::cancelled) fail from now on, the one under way included. A fiber that has not started
+    /// yet still runs. Fibers that it has [spawned](crate::spawn()) are not cancelled with it.
+    ///
+    /// # Suspends
+    /// No. [`join`](Self::join) waits for the fiber to end.
+    ///
+    /// # Examples
+    /// ```
+    /// let sleeper = sinew::spawn(|| {
+    ///     while !sinew::cancelled() {
+    ///         sinew::park();
+    ///     }
+    ///     "cleaned up"
+    /// });
+    /// sleeper.cancel();
+    /// assert_eq!(sleeper.join().unwrap(), "cleaned up");
+    /// ```
+    pub fn cancel(&self) {
+        self.0.fiber.cancel();
     }
 
     /// Whether the fiber has ended, so that `join` would not wait.
@@ -404,7 +450,7 @@ where
     F: FnOnce() + Send + 'static,
 {
     let (name, class) = (like.and_then(Control::name).map(Box::from), like.map(Control::class));
-    let (settings, inherited) = (Settings { name, class, tally: None }, context::inherit());
+    let (settings, inherited) = (Settings { name, class, family: None }, context::inherit());
     let group = current_group().unwrap_or_else(|error| panic!("sinew::hop: {error}"));
     // SAFETY: `F` is `'static`; a fiber that is not queued is taken apart again.
     let queued = unsafe {
@@ -423,10 +469,11 @@ where
 
 /// Runs `f` as a fiber and waits for it; `f` may borrow from the caller.
 ///
-/// From a plain thread this is the way into the default runtime.
+/// From a plain thread this is the way into the default runtime. Like the fibers of a [`scope`](crate::scope), `f` is cancelled when the caller is, and
+/// the deadline that is in force here is its own too.
 ///
 /// # Suspends
-/// Yes, until `f` has ended; on a plain thread it blocks the thread.
+/// Yes, until `f` has ended; on a plain thread it blocks the thread. No cancel point.
 ///
 /// # Panics
 /// Passes a panic of `f` on. Also if the runtime cannot be started, is being shut down, or has no memory for the fiber; and inside
@@ -456,9 +503,16 @@ where
 {
     // Before the fiber exists, since it may fail: nothing may panic between the launch and the end of the fiber.
     let me = Me::to_wait();
-    // SAFETY: this function waits for the fiber's end whatever happens, so what `f` borrows outlives it.
-    let handle = unsafe { launch(group, Settings::default(), site, f) }.unwrap_or_else(|error| panic!("sinew: {error}"));
-    unwrap_outcome(handle.join_as(&me))
+    let around = me.control().bounds();
+    let (frame, root) = (Frame::scope(around), Frame::root(around));
+    let family = Family { owner: me.control(), frame: &frame, root: &root };
+    let settings = Settings { family: Some(family), ..Settings::default() };
+    let outcome = within(&me, &frame, || {
+        // SAFETY: this function waits for the fiber's end whatever happens, so what `f` borrows outlives it, and so do the frames.
+        let handle = unsafe { launch(group, settings, site, f) }.unwrap_or_else(|error| panic!("sinew: {error}"));
+        handle.join_as(&me)
+    });
+    unwrap_outcome(outcome)
 }
 
 /// How a fiber is to be made, as [`std::thread::Builder`].
@@ -537,6 +591,6 @@ impl Builder {
 
     fn settings(self) -> io::Result<Settings> {
         let class = self.stack_bytes.map(Class::for_bytes).transpose()?;
-        Ok(Settings { name: self.name, class, tally: None })
+        Ok(Settings { name: self.name, class, family: None })
     }
 }

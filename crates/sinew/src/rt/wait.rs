@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 use super::context::region_of_thread;
 use super::fiber::{Fiber, of_this_thread};
 use crate::fiber::Control;
-use crate::fiber::state::{BeginPark, Cause};
-use crate::os::{clock, futex};
+use crate::fiber::frame::Bounds;
+use crate::fiber::state::{Begin, Cause, Ends};
+use crate::fiber::why::Why;
+use crate::os::{clock, fork, futex};
 use crate::sched::worker::{Worker, here};
 
 /// Who calls.
@@ -49,7 +51,8 @@ impl Me {
     ///
     /// # Safety
     /// The caller is this `Me` and has begun a wait on its own state word that somebody, or the deadline, will end.
-    pub(crate) unsafe fn wait(&self, deadline_ns: u64) -> Cause {
+    pub(crate) unsafe fn wait(&self, why: Why, deadline_ns: u64) -> Cause {
+        self.control().note_why(why);
         match self {
             // SAFETY: the caller's promise.
             Me::Fiber(worker, control) => unsafe { worker.suspend_until(control, deadline_ns) },
@@ -57,11 +60,86 @@ impl Me {
         }
     }
 
+    /// The way into a wait that a cancel or a deadline around the caller cuts short.
+    ///
+    /// # Errors
+    /// If it would be cut short at once. Others have had their turn then, so that a loop that ignores this cannot hog the worker.
+    pub(crate) fn cancel_point(&self) -> Result<CancelPoint<'_>, Cut> {
+        let point = CancelPoint { me: self, bounds: self.control().bounds() };
+        match point.cut_now() {
+            Some(cut) => Err(self.fail(cut)),
+            None => Ok(point),
+        }
+    }
+
+    #[cold]
+    fn fail(&self, cut: Cut) -> Cut {
+        yield_now();
+        cut
+    }
+
     /// Takes back a wait that was begun and that nobody knows of yet.
     pub(crate) fn abandon_wait(&self) {
         let claimed = self.control().state.claim(Cause::Woken);
         debug_assert!(claimed, "a wait that nobody knew of was ended by somebody");
         self.control().state.end_wait();
+    }
+}
+
+/// What cut a wait short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    Cancelled,
+    /// A deadline around the caller, which knows of it.
+    TimedOut,
+}
+
+/// A wait that may be cut short, before it has begun.
+pub(crate) struct CancelPoint<'a> {
+    me: &'a Me,
+    bounds: Bounds<'a>,
+}
+
+impl CancelPoint<'_> {
+    /// Whether a wait would be cut short at once. A deadline that does so is told.
+    pub(crate) fn cut_now(&self) -> Option<Cut> {
+        if !self.bounds.shielded && self.me.control().state.is_cancelled() {
+            return Some(Cut::Cancelled);
+        }
+        let limit = self.bounds.limit.filter(|limit| clock::now_ns() >= limit.deadline_ns)?;
+        limit.note_cut();
+        Some(Cut::TimedOut)
+    }
+
+    /// Begins the wait; `false` if an earlier `unpark` has been used up for it.
+    ///
+    /// # Errors
+    /// As [`Me::cancel_point`]: a cancel has come meanwhile.
+    pub(crate) fn begin(&self, ends: Ends) -> Result<bool, Cut> {
+        let ends = if self.bounds.shielded { ends } else { ends.or_cancel() };
+        match self.me.control().state.begin(ends) {
+            Begin::Wait => Ok(true),
+            Begin::AlreadyUnparked => Ok(false),
+            Begin::AlreadyCancelled => Err(self.me.fail(Cut::Cancelled)),
+        }
+    }
+
+    /// Waits until somebody ends the wait that was begun, at most until `deadline_ns`, the wait's own.
+    ///
+    /// # Safety
+    /// As [`Me::wait`].
+    pub(crate) unsafe fn wait(&self, why: Why, deadline_ns: u64) -> Result<Cause, Cut> {
+        let limit = self.bounds.limit.filter(|limit| limit.deadline_ns < deadline_ns);
+        let until_ns = limit.map_or(deadline_ns, |limit| limit.deadline_ns);
+        // SAFETY: the caller's promise.
+        match (unsafe { self.me.wait(why, until_ns) }, limit) {
+            (Cause::Cancelled, _) => Err(Cut::Cancelled),
+            (Cause::TimedOut, Some(limit)) => {
+                limit.note_cut();
+                Err(Cut::TimedOut)
+            }
+            (cause, _) => Ok(cause),
+        }
     }
 }
 
@@ -93,7 +171,7 @@ pub fn current() -> Fiber {
 /// Unlike [`std::thread::park`] it does not wake spuriously. On a plain thread it parks the thread.
 ///
 /// # Suspends
-/// Yes, until `unpark`.
+/// Yes, until `unpark`. A [cancel point](crate::cancelled): a cancelled park returns at once, and leaves an `unpark` that came before for later.
 ///
 /// # Examples
 /// ```
@@ -109,7 +187,7 @@ pub fn park() {
 /// Waits until the caller is [unparked](Fiber::unpark), at most for `timeout`.
 ///
 /// # Suspends
-/// Yes, until `unpark` or the time-out.
+/// Yes, until `unpark` or the time-out. A cancel point, as [`park`].
 #[track_caller]
 pub fn park_timeout(timeout: Duration) {
     park_until(clock::deadline_ns(timeout));
@@ -118,18 +196,16 @@ pub fn park_timeout(timeout: Duration) {
 #[track_caller]
 fn park_until(deadline_ns: u64) {
     let me = Me::to_wait();
-    match me.control().state.begin_park() {
-        BeginPark::AlreadyUnparked => {}
-        BeginPark::Wait => {
-            // SAFETY: the park was begun above; `unpark` or the deadline ends it.
-            unsafe { me.wait(deadline_ns) };
-        }
+    let Ok(point) = me.cancel_point() else { return };
+    if point.begin(Ends::BY_UNPARK) == Ok(true) {
+        // SAFETY: the park was begun above; `unpark`, a cancel or the deadline ends it.
+        let _ = unsafe { point.wait(Why::Park, deadline_ns) };
     }
 }
 
 /// Lets every other ready fiber of this worker run first; on a plain thread, yields the thread.
 ///
-/// It is fair: the caller goes to the end of the queue. Also timers, fibers woken by other threads and fibers not yet started get their turn, however
+/// It is no cancel point. It is fair: the caller goes to the end of the queue. Also timers, fibers woken by other threads and fibers not yet started get their turn, however
 /// many fibers do nothing but yield.
 ///
 /// # Suspends
@@ -140,6 +216,7 @@ pub fn yield_now() {
     match here().and_then(|worker| Some((worker, worker.current()?))) {
         Some((worker, me)) => worker.yield_now(me),
         None => {
+            fork::refuse();
             if let Some(region) = region_of_thread() {
                 region.refuse();
             }
@@ -153,7 +230,7 @@ pub fn yield_now() {
 /// On a plain thread it blocks the thread.
 ///
 /// # Suspends
-/// Yes. A zero duration is a [`yield_now`].
+/// Yes. A zero duration is a [`yield_now`]. A [cancel point](crate::cancelled): cut short, it returns at once, before its time.
 ///
 /// # Examples
 /// ```
@@ -173,7 +250,7 @@ pub fn sleep(duration: Duration) {
 /// Waits until `deadline`; a past one is a [`yield_now`].
 ///
 /// # Suspends
-/// Yes.
+/// Yes. A cancel point, as [`sleep`].
 #[track_caller]
 pub fn sleep_until(deadline: Instant) {
     sleep(deadline.saturating_duration_since(Instant::now()));
@@ -182,7 +259,9 @@ pub fn sleep_until(deadline: Instant) {
 #[track_caller]
 fn sleep_until_ns(deadline_ns: u64) {
     let me = Me::to_wait();
-    me.control().state.begin_wait();
-    // SAFETY: the wait was begun above; nobody knows of it, so only the deadline ends it.
-    unsafe { me.wait(deadline_ns) };
+    let Ok(point) = me.cancel_point() else { return };
+    if point.begin(Ends::BY_CLAIM) == Ok(true) {
+        // SAFETY: the wait was begun above; a cancel or the deadline ends it.
+        let _ = unsafe { point.wait(Why::Sleep, deadline_ns) };
+    }
 }

@@ -19,9 +19,10 @@ use crate::base::histogram::Histogram;
 use crate::base::inbox::{Inbox, Pushed};
 use crate::base::list::List;
 use crate::base::mask::{Mask, Set};
-use crate::fiber::Control;
 use crate::fiber::stack::{self, CLASSES, Class, NoStack, Stack};
+use crate::fiber::state::Cause;
 use crate::fiber::task::NeverRan;
+use crate::fiber::{self, Control};
 use crate::os::futex;
 use crate::os::lock::Lock;
 use crate::sched::idle::{Claimed, Idle};
@@ -237,6 +238,26 @@ pub(crate) struct Group {
     /// For fibers that are ended without a stack of their own.
     reserve: Reserve,
     stopping: AtomicUsize,
+    exit: Lock<Exit>,
+}
+
+/// Who waits for the workers' threads.
+struct Exit {
+    threads: usize,
+    waiter: *const Control,
+}
+
+// SAFETY: the waiter is claimed under the lock only, while it waits.
+unsafe impl Send for Exit {}
+
+/// What one that waits for the workers' threads does next.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum AwaitExit {
+    /// Wait, then call [`Group::forget_waiter`].
+    Wait,
+    /// All have left.
+    Done,
 }
 
 impl Group {
@@ -259,7 +280,39 @@ impl Group {
             spared: Mask::new(),
             reserve,
             stopping: AtomicUsize::new(0),
+            exit: Lock::new(Exit { threads: 0, waiter: std::ptr::null() }),
         })
+    }
+
+    /// A thread more that will [leave](Self::thread_left).
+    pub(crate) fn thread_comes(&self) {
+        self.exit.lock().threads += 1;
+    }
+
+    /// A worker's thread has left all behind; whom to make ready for it.
+    pub(crate) fn thread_left(&self) -> Option<fiber::Claimed> {
+        let mut exit = self.exit.lock();
+        exit.threads -= 1;
+        let waiter = if exit.threads == 0 { std::mem::replace(&mut exit.waiter, std::ptr::null()) } else { std::ptr::null() };
+        // SAFETY: a waiter forgets itself under this lock before it goes on, so it still waits, or its deadline has just ended its wait.
+        unsafe { waiter.as_ref() }?.claim(Cause::Woken)
+    }
+
+    /// Makes `me`, which has begun a wait, the one to be woken when all threads have left. One at a time.
+    pub(crate) fn await_exit(&self, me: &Control) -> AwaitExit {
+        let mut exit = self.exit.lock();
+        if exit.threads == 0 {
+            return AwaitExit::Done;
+        }
+        exit.waiter = me;
+        AwaitExit::Wait
+    }
+
+    /// Ends what `await_exit` began; whether all threads have left.
+    pub(crate) fn forget_waiter(&self) -> bool {
+        let mut exit = self.exit.lock();
+        exit.waiter = std::ptr::null();
+        exit.threads == 0
     }
 
     /// Queues an unstarted fiber and wakes a worker for it; `false` if no worker is left (I2).

@@ -1,7 +1,9 @@
 //! Who runs what, where, and who is woken for it.
 //!
-//! [`group`] is what the workers of a group share, [`worker`] is one of them; [`slot`] and [`idle`] decide who sleeps and who is woken.
+//! [`group`] is what the workers of a group share, [`worker`] is one of them; [`slot`] and [`idle`] decide who sleeps and who is woken;
+//! [`cancel`] cuts waits short, and finds a group's fibers.
 
+pub(crate) mod cancel;
 pub(crate) mod group;
 pub(crate) mod idle;
 pub(crate) mod slot;

@@ -34,7 +34,8 @@ use crate::fiber::state::Cause;
 use crate::fiber::switch::{FloatControl, prepare, switch, switch_keeping_float};
 use crate::fiber::task::{NeverRan, quietly};
 use crate::fiber::{Claimed, Control, Kind, Verdict, Watcher, pool};
-use crate::os::{clock, futex};
+use crate::os::{audit, clock, fork, futex};
+use crate::sched::cancel::{cancel, fibers_of};
 use crate::sched::group::{Group, Seat, add};
 use crate::sched::slot::ASLEEP;
 
@@ -76,6 +77,11 @@ pub(crate) fn here() -> Option<&'static Worker> {
     unsafe { worker.as_ref() }
 }
 
+/// In a forked child: its one thread is no worker, whatever it was in the parent.
+pub(crate) fn forget_here() {
+    let _ = HERE.try_with(|here| here.set(ptr::null()));
+}
+
 /// Gives back a control block whose last owner has gone.
 ///
 /// # Safety
@@ -86,6 +92,8 @@ pub(crate) unsafe fn recycle(control: *const Control) {
         (*control).vacate();
         match here() {
             Some(worker) => (*worker.blocks.get()).give(control.cast_mut()),
+            // Its lock may be held for ever by a thread that is not there.
+            None if fork::is_child() => {}
             None => pool::give_shared(control.cast_mut()),
         }
     }
@@ -139,6 +147,8 @@ pub(crate) struct Worker {
     must_take: Cell<bool>,
     /// It leaves the group's work to a lighter worker and goes to sleep: it does not look at that work while somebody is on the way.
     deferred: Cell<bool>,
+    /// It has cancelled its fibers, since the runtime is being shut down.
+    wound_up: Cell<bool>,
     /// A stack was given back while fibers waited for one.
     feed: Cell<bool>,
     /// The stack of a fiber that was ended without having run; the loop finds out whose it is.
@@ -168,6 +178,7 @@ impl Worker {
             rested: Cell::new(false),
             must_take: Cell::new(false),
             deferred: Cell::new(false),
+            wound_up: Cell::new(false),
             feed: Cell::new(false),
             left_stack: Cell::new(None),
             region: Cell::new(None),
@@ -239,7 +250,19 @@ impl Worker {
         if self.feed.replace(false) || self.group.owes_stacks(self.index) {
             self.feed_starved();
         }
-        if self.group.is_stopping() && self.group.has_starved() {
+        if self.group.is_stopping() {
+            self.wind_up();
+        }
+    }
+
+    /// The runtime is being shut down: cancels what lives here, once, and ends what found no stack. Nothing is started here any more but to be refused, so
+    /// no fiber is missed.
+    #[cold]
+    fn wind_up(&self) {
+        if !self.wound_up.replace(true) {
+            fibers_of(&self.group, Some(self.index)).for_each(|kept| cancel(kept.control()));
+        }
+        if self.group.has_starved() {
             self.refuse_starved();
         }
     }
@@ -763,6 +786,7 @@ impl Worker {
     unsafe fn go(&self, me: &Control, to: *mut u8) {
         let frame = 0u8;
         me.note_depth(ptr::from_ref(&frame) as usize);
+        audit::suspends(me, (ptr::from_ref(&frame) as usize).wrapping_sub(me.stack_bottom()));
         // SAFETY: F1, F3 - `to` is the loop, or a fiber just taken from this worker's list.
         unsafe { switch_keeping_float(me.sp_place(), to) };
         debug_assert!(ptr::eq(self.current.get(), me), "F2: another fiber stands where {me} goes on");
@@ -852,7 +876,7 @@ unsafe extern "C" fn root(arg: *mut u8) -> ! {
     loop {
         FloatControl::DEFAULT.set();
         run_to_end(control);
-        let worker = here().expect("a fiber runs on a worker");
+        let Some(worker) = here() else { end_of_child() };
         match worker.after_end(control) {
             AfterEnd::RunHere(next) => control = next,
             AfterEnd::Leave(to) => {
@@ -865,10 +889,20 @@ unsafe extern "C" fn root(arg: *mut u8) -> ! {
     }
 }
 
+/// A fiber that forked has ended in the child too, and there is nothing to go on with.
+#[cold]
+fn end_of_child() -> ! {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "sinew: a fiber ended in a forked child. {}", fork::REFUSAL);
+    std::process::abort();
+}
+
 /// Runs user code to its end and pays what the end owes.
 #[inline(never)]
 fn run_to_end(control: &Control) {
     let table = control.table();
+    // Now: who joins it may be gone, and with it the root that names the tally, as soon as the outcome is stored.
+    let tally = control.tally();
     // SAFETY: F2 - the fiber is running; it is run or refused once.
     let ended = unsafe {
         match control.verdict() {
@@ -886,7 +920,7 @@ fn run_to_end(control: &Control) {
         Some(Watcher::Task(waker)) => quietly(|| waker.wake()),
         None => {}
     }
-    if let Some(tally) = control.tally() {
+    if let Some(tally) = tally {
         let owner = tally.owner();
         if tally.leave() {
             // SAFETY: the owner waits until the last child, this one, has claimed it, so its block is alive.

@@ -4,7 +4,7 @@
 //! hang (and are reported as too many steps), and a clock that counts looks. shuttle takes all atomics as sequentially consistent; the orderings are
 //! loom's matter (`tests/loom`). `SINEW_SHUTTLE=<schedules>` asks for more schedules than CI runs. A failure prints a schedule to replay.
 
-#![allow(dead_code, missing_docs, unused_imports)]
+#![allow(dead_code, missing_docs, unused_imports, clippy::reversed_empty_ranges)]
 
 mod base {
     pub mod atomic;
@@ -34,6 +34,7 @@ mod scenarios;
 
 pub use fiber::Id;
 pub use fiber::task::NeverRan;
+pub use rt::cancel::{cancelled, shield, timeout};
 pub use rt::fiber::Fiber;
 pub use rt::scope::{Scope, scope};
 pub use rt::spawn::{Builder, JoinHandle, run, spawn};

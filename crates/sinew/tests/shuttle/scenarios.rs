@@ -8,7 +8,7 @@ use shuttle::{Config, MaxSteps, Runner};
 use crate::base::atomic::set_mutant;
 use crate::rt::runtime::with_workers;
 use crate::rt::spawn::Builder;
-use crate::{current, park, park_timeout, scope, sleep, spawn, yield_now};
+use crate::{cancelled, current, park, park_timeout, scope, shield, sleep, spawn, timeout, yield_now};
 
 /// Schedules of each scenario in CI; half random, half by priorities (PCT).
 const SCHEDULES: usize = 600;
@@ -249,4 +249,53 @@ fn a_lost_wake_is_noticed() {
         .unwrap();
     let said = String::from_utf8_lossy(&child.stderr);
     assert!(!child.status.success() && said.contains("deadlock!"), "workers that are never woken went unnoticed: {said}");
+}
+
+/// A cancel of the owner races its scope as it opens, fills with children that park, and closes: all children end.
+#[test]
+fn a_cancel_reaches_every_fiber_of_a_scope_whenever_it_comes() {
+    explore(|| {
+        with_workers(2, |group| {
+            let owner = Builder::new()
+                .spawn_in(group, || {
+                    scope(|s| {
+                        for _ in 0..2 {
+                            s.spawn(|| {
+                                scope(|inner| {
+                                    inner.spawn(park);
+                                });
+                                park();
+                                assert!(cancelled());
+                            });
+                        }
+                        yield_now();
+                    });
+                })
+                .unwrap();
+            owner.cancel();
+            owner.join().unwrap();
+        });
+    });
+}
+
+/// A deadline, an unpark and a cancel race one park in a time-out: the park ends, once, and `Elapsed` is told if and only if the deadline ended it.
+#[test]
+fn a_timeout_tells_the_truth_whoever_wins() {
+    explore(|| {
+        with_workers(2, |group| {
+            let fiber = Builder::new()
+                .spawn_in(group, || {
+                    if timeout(Duration::from_micros(30), park).is_err() {
+                        // The deadline ended it, so the unpark is still to be used: else this waits for ever.
+                        shield(park);
+                    }
+                })
+                .unwrap();
+            let handle = fiber.fiber().clone();
+            let waker = Builder::new().spawn_in(group, move || handle.unpark()).unwrap();
+            fiber.cancel();
+            fiber.join().unwrap();
+            waker.join().unwrap();
+        });
+    });
 }

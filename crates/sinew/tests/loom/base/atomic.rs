@@ -5,6 +5,20 @@ use std::sync::atomic::Ordering;
 
 use loom::sync::atomic as looms;
 
+/// Lets loom's other threads go on.
+pub fn spin_loop() {
+    loom::thread::yield_now();
+}
+
+/// loom's atomics are larger than std's, and its loops must be short.
+pub const AS_IN_MEMORY: bool = false;
+
+/// loom's atomics cannot be made in statics.
+macro_rules! in_statics {
+    ($visible:vis const fn $($rest:tt)*) => { $visible fn $($rest)* };
+}
+pub(crate) use in_statics;
+
 pub use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 std::thread_local!(static MUTANT: Cell<&'static str> = const { Cell::new("") });

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use loom::cell::UnsafeCell;
 
 use super::join::{Detach, Finish, Join};
-use super::state::{BeginPark, Cause, State, Unpark};
+use super::state::{Begin, Cancel, Cause, Ends, State, Unpark};
 use super::tally::Tally;
 use crate::base::atomic::{AtomicUsize, Relaxed};
 use crate::{check, check_notices};
@@ -68,6 +68,7 @@ fn two_claims() {
     match fiber.0.end_wait() {
         Cause::Woken => assert_eq!(fiber.2.get(), 1),
         Cause::TimedOut => assert_eq!(fiber.3.get(), 1),
+        Cause::Cancelled => unreachable!("nobody cancels here"),
     }
     let winners = claimers.into_iter().map(|c| c.join().unwrap()).filter(|&won| won).count();
     assert_eq!(winners, 1);
@@ -76,6 +77,114 @@ fn two_claims() {
 #[test]
 fn a_wait_has_one_winner_and_the_fiber_sees_what_the_winner_did() {
     check(3, two_claims);
+}
+
+/// A waker, a deadline and a cancel against one wait: one of them ends it, the fiber learns which and sees what that one did, and the cancel is kept whoever wins.
+fn wake_deadline_cancel() {
+    let fiber = Arc::new((State::new(), Ready(AtomicUsize::new(0)), [Cargo::new(), Cargo::new(), Cargo::new()]));
+    assert_eq!(fiber.0.begin(Ends::BY_CLAIM.or_cancel()), Begin::Wait);
+    let rivals: Vec<_> = [Cause::Woken, Cause::TimedOut, Cause::Cancelled]
+        .into_iter()
+        .enumerate()
+        .map(|(index, cause)| {
+            let fiber = fiber.clone();
+            let rival = move || {
+                fiber.2[index].put(1);
+                let won = match cause {
+                    Cause::Cancelled => fiber.0.cancel() == Cancel::MakeReady,
+                    _ => fiber.0.claim(cause),
+                };
+                if won {
+                    fiber.1.0.fetch_add(1, Relaxed);
+                }
+                won
+            };
+            loom::thread::spawn(rival)
+        })
+        .collect();
+    fiber.1.wait_for_one();
+    let cause = fiber.0.end_wait();
+    let index = [Cause::Woken, Cause::TimedOut, Cause::Cancelled].iter().position(|&c| c == cause).unwrap();
+    assert_eq!(fiber.2[index].get(), 1);
+    let winners: Vec<bool> = rivals.into_iter().map(|r| r.join().unwrap()).collect();
+    assert_eq!(winners.iter().filter(|&&won| won).count(), 1);
+    assert!(winners[index], "the fiber was told another cause than the one that won");
+    assert!(fiber.0.is_cancelled());
+    assert_eq!(fiber.0.begin(Ends::BY_CLAIM.or_cancel()), Begin::AlreadyCancelled, "the cancel was lost");
+    assert_eq!(fiber.1.0.load(Relaxed), 0, "made ready twice");
+}
+
+#[test]
+fn a_wake_a_deadline_and_a_cancel_have_one_winner_and_the_cancel_is_kept() {
+    check(3, wake_deadline_cancel);
+}
+
+#[test]
+fn without_orderings_the_model_of_wake_deadline_and_cancel_fails() {
+    check_notices("relaxed", 3, wake_deadline_cancel);
+}
+
+/// A cancel before, at or after a park, beside an `unpark`: the park ends, a token that was not used is kept, and what the canceller wrote is seen.
+#[test]
+fn a_cancel_is_never_lost_whether_it_comes_before_at_or_after_the_wait() {
+    check(3, || {
+        let fiber = Arc::new((State::new(), Ready(AtomicUsize::new(0)), Cargo::new()));
+        let canceller = {
+            let fiber = fiber.clone();
+            loom::thread::spawn(move || {
+                fiber.2.put(5);
+                if fiber.0.cancel() == Cancel::MakeReady {
+                    fiber.1.0.fetch_add(1, Relaxed);
+                }
+            })
+        };
+        let waker = {
+            let fiber = fiber.clone();
+            loom::thread::spawn(move || {
+                if fiber.0.unpark() == Unpark::MakeReady {
+                    fiber.1.0.fetch_add(1, Relaxed);
+                }
+            })
+        };
+        let cancelled = match fiber.0.begin(Ends::BY_UNPARK.or_cancel()) {
+            Begin::AlreadyUnparked => false,
+            Begin::AlreadyCancelled => true,
+            Begin::Wait => {
+                fiber.1.wait_for_one();
+                fiber.0.end_wait() == Cause::Cancelled
+            }
+        };
+        if cancelled {
+            assert_eq!(fiber.2.get(), 5, "cancelled without what the canceller wrote");
+        }
+        canceller.join().unwrap();
+        waker.join().unwrap();
+        assert!(fiber.0.is_cancelled());
+        assert_eq!(fiber.1.0.load(Relaxed), 0, "made ready twice");
+        let token_left = fiber.0.begin(Ends::BY_UNPARK) == Begin::AlreadyUnparked;
+        assert_eq!(token_left, cancelled, "the unpark was lost or counted twice");
+    });
+}
+
+/// A wait that a shield keeps cancels off is not ended by one.
+#[test]
+fn a_wait_that_is_not_open_to_cancels_is_not_ended_by_one() {
+    check(3, || {
+        let fiber = Arc::new(State::new());
+        fiber.begin_wait();
+        let canceller = {
+            let fiber = fiber.clone();
+            loom::thread::spawn(move || assert_eq!(fiber.cancel(), Cancel::Noted))
+        };
+        let waker = {
+            let fiber = fiber.clone();
+            loom::thread::spawn(move || assert!(fiber.claim(Cause::Woken)))
+        };
+        canceller.join().unwrap();
+        waker.join().unwrap();
+        assert_eq!(fiber.end_wait(), Cause::Woken);
+        assert!(fiber.is_cancelled());
+    });
 }
 
 #[test]
@@ -91,9 +200,10 @@ fn an_unpark_is_never_lost_nor_doubled_whether_it_comes_before_at_or_after_the_p
                 }
             })
         };
-        match fiber.0.begin_park() {
-            BeginPark::AlreadyUnparked => {}
-            BeginPark::Wait => {
+        match fiber.0.begin(Ends::BY_UNPARK) {
+            Begin::AlreadyUnparked => {}
+            Begin::AlreadyCancelled => unreachable!("nobody cancels here"),
+            Begin::Wait => {
                 fiber.1.wait_for_one();
                 assert_eq!(fiber.0.end_wait(), Cause::Woken);
             }
@@ -102,7 +212,7 @@ fn an_unpark_is_never_lost_nor_doubled_whether_it_comes_before_at_or_after_the_p
         waker.join().unwrap();
         // Nothing is left over.
         assert_eq!(fiber.1.0.load(Relaxed), 0);
-        assert_eq!(fiber.0.begin_park(), BeginPark::Wait);
+        assert_eq!(fiber.0.begin(Ends::BY_UNPARK), Begin::Wait);
     });
 }
 
@@ -110,7 +220,7 @@ fn an_unpark_is_never_lost_nor_doubled_whether_it_comes_before_at_or_after_the_p
 fn an_unpark_against_a_timeout_is_used_once_now_or_at_the_next_park() {
     check(3, || {
         let fiber = Arc::new((State::new(), Ready(AtomicUsize::new(0))));
-        assert_eq!(fiber.0.begin_park(), BeginPark::Wait);
+        assert_eq!(fiber.0.begin(Ends::BY_UNPARK), Begin::Wait);
         let waker = {
             let fiber = fiber.clone();
             loom::thread::spawn(move || {
@@ -132,7 +242,7 @@ fn an_unpark_against_a_timeout_is_used_once_now_or_at_the_next_park() {
         let cause = fiber.0.end_wait();
         timer.join().unwrap();
         waker.join().unwrap();
-        let token_left = fiber.0.begin_park() == BeginPark::AlreadyUnparked;
+        let token_left = fiber.0.begin(Ends::BY_UNPARK) == Begin::AlreadyUnparked;
         assert_eq!(token_left, cause == Cause::TimedOut, "the unpark was lost or counted twice");
         assert_eq!(fiber.1.0.load(Relaxed), 0, "made ready twice");
     });
@@ -150,7 +260,7 @@ fn an_unpark_leaves_other_waits_alone() {
         assert!(fiber.claim(Cause::Woken), "an unpark ended a wait that was no park");
         assert_eq!(fiber.end_wait(), Cause::Woken);
         waker.join().unwrap();
-        assert_eq!(fiber.begin_park(), BeginPark::AlreadyUnparked);
+        assert_eq!(fiber.begin(Ends::BY_UNPARK), Begin::AlreadyUnparked);
     });
 }
 

@@ -24,3 +24,9 @@ pub fn set_mutant(name: &'static str) {
 pub fn mutant(name: &str) -> bool {
     MUTANT.get() == name
 }
+
+/// As the library's: shuttle's atomics can be in statics.
+macro_rules! in_statics {
+    ($($function:tt)*) => { $($function)* };
+}
+pub(crate) use in_statics;

@@ -3,6 +3,11 @@
 #[path = "../../../src/os/memory.rs"]
 pub mod memory;
 
+#[path = "../../../src/os/audit.rs"]
+pub mod audit;
+#[path = "../../../src/os/fork.rs"]
+pub mod fork;
+
 /// The library's own lock, for a scenario of its own.
 #[path = "../../../src/os/lock.rs"]
 pub mod real_lock;

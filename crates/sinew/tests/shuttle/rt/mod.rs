@@ -1,3 +1,5 @@
+#[path = "../../../src/rt/cancel.rs"]
+pub mod cancel;
 #[path = "../../../src/rt/context.rs"]
 pub mod context;
 #[path = "../../../src/rt/fiber.rs"]

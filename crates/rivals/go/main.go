@@ -1,0 +1,292 @@
+// The work of `rivals` on goroutines. It takes the arguments of `src/job.rs`, follows `src/work/blocking.rs` deed by deed, and prints the same lines.
+//
+// A join is a channel that the goroutine closes, or a WaitGroup where many are joined: what a Go program would write.
+package main
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	skynetChildren = 10
+	wakeGap        = time.Millisecond
+	timerMsMax     = 1000
+	idleTimer      = 100 * time.Second
+	settle         = 300 * time.Millisecond
+	look           = 5 * time.Millisecond
+	parkedWarmUp   = 16
+)
+
+var tasks, turns, budgetMs int
+
+func main() {
+	deed := os.Args[1]
+	flags := flag.NewFlagSet("job", flag.ExitOnError)
+	workers := flags.Int("workers", 1, "")
+	flags.IntVar(&tasks, "tasks", 1, "")
+	flags.IntVar(&turns, "turns", 1, "")
+	flags.IntVar(&budgetMs, "budget-ms", 0, "")
+	flags.Int("stack-kib", 0, "")
+	flags.Parse(os.Args[2:])
+	runtime.GOMAXPROCS(*workers)
+
+	deeds := map[string]func(){
+		"yield":      func() { paced(tasks, yields) },
+		"spawn-join": func() { paced(1, spawnJoin) },
+		"spawn-all":  func() { paced(tasks, spawnAll) },
+		"skynet":     skynet,
+		"wake":       wake,
+		"timers":     timers,
+		"parked":     parked,
+		"idle":       idle,
+	}
+	do, known := deeds[deed]
+	if !known {
+		fmt.Fprintln(os.Stderr, "goroutines cannot do", deed)
+		os.Exit(1)
+	}
+	do()
+}
+
+func say(metric, unit string, value float64) { fmt.Println(metric, unit, value) }
+
+// paced runs ever more turns until the budget is used, and reports the last run.
+func paced(operationsPerTurn int, run func(turns int) time.Duration) {
+	budget := time.Duration(budgetMs) * time.Millisecond
+	wanted := 4 * budget // the first run is cold, and counts only if it is long
+	for {
+		took := run(turns)
+		if took >= wanted {
+			say("-", "ns", float64(took.Nanoseconds())/float64(turns)/float64(operationsPerTurn))
+			if budgetMs == 0 {
+				sayPeak()
+			}
+			return
+		}
+		missing := float64(budget) / float64(took+1) * 1.2
+		if missing > 100 {
+			missing = 100
+		}
+		if missing > 1 {
+			turns = int(float64(turns)*missing) + 1
+		}
+		wanted = budget
+	}
+}
+
+func yields(turns int) time.Duration {
+	var started int32
+	var all sync.WaitGroup
+	open := make(chan struct{})
+	all.Add(tasks)
+	for i := 0; i < tasks; i++ {
+		go func() {
+			atomic.AddInt32(&started, 1)
+			<-open
+			for i := 0; i < turns; i++ {
+				runtime.Gosched()
+			}
+			all.Done()
+		}()
+	}
+	for int(atomic.LoadInt32(&started)) < tasks {
+		time.Sleep(look)
+	}
+	close(open)
+	start := time.Now()
+	all.Wait()
+	return time.Since(start)
+}
+
+func spawnJoin(turns int) time.Duration {
+	start := time.Now()
+	for i := 0; i < turns; i++ {
+		done := make(chan struct{})
+		go func() { close(done) }()
+		<-done
+	}
+	return time.Since(start)
+}
+
+func spawnAll(turns int) time.Duration {
+	start := time.Now()
+	for i := 0; i < turns; i++ {
+		var all sync.WaitGroup
+		all.Add(tasks)
+		for i := 0; i < tasks; i++ {
+			go all.Done()
+		}
+		all.Wait()
+	}
+	return time.Since(start)
+}
+
+func skynet() {
+	var node func(parent chan<- uint64, first, leaves int)
+	node = func(parent chan<- uint64, first, leaves int) {
+		if leaves == 1 {
+			parent <- uint64(first)
+			return
+		}
+		children := make(chan uint64, skynetChildren)
+		share := leaves / skynetChildren
+		for i := 0; i < skynetChildren; i++ {
+			go node(children, first+i*share, share)
+		}
+		var sum uint64
+		for i := 0; i < skynetChildren; i++ {
+			sum += <-children
+		}
+		parent <- sum
+	}
+	start := time.Now()
+	result := make(chan uint64, 1)
+	go node(result, 0, tasks)
+	sum := <-result
+	took := time.Since(start)
+	if sum != uint64(tasks)*uint64(tasks-1)/2 {
+		panic("the leaves were not all counted once")
+	}
+	say("-", "ms", took.Seconds()*1e3)
+	sayPeak()
+}
+
+// park starts goroutines that wait for ever, and comes back when all do.
+func park(count int) {
+	var started int32
+	for i := 0; i < count; i++ {
+		go func() {
+			bell := make(chan struct{})
+			atomic.AddInt32(&started, 1)
+			<-bell
+		}()
+	}
+	for int(atomic.LoadInt32(&started)) < count {
+		time.Sleep(look)
+	}
+}
+
+// wake: Go has no outside threads without cgo, so the waker is a goroutine that keeps its thread and sleeps in the kernel.
+func wake() {
+	park(tasks)
+	base := time.Now()
+	var rungNs, heard int64
+	bell := make(chan struct{}, 1)
+	nap := func() {
+		span := syscall.NsecToTimespec(wakeGap.Nanoseconds())
+		syscall.Nanosleep(&span, nil)
+	}
+	go func() {
+		runtime.LockOSThread()
+		for rung := 0; rung < turns; rung++ {
+			nap()
+			for int(atomic.LoadInt64(&heard)) < rung {
+				nap()
+			}
+			atomic.StoreInt64(&rungNs, int64(time.Since(base)))
+			bell <- struct{}{}
+		}
+	}()
+	late := make([]int64, turns)
+	for i := range late {
+		<-bell
+		late[i] = int64(time.Since(base)) - atomic.LoadInt64(&rungNs)
+		atomic.AddInt64(&heard, 1)
+	}
+	sayLatencies(late, "p50", "p99", "p999")
+}
+
+func timers() {
+	late := make([]int64, tasks)
+	var all sync.WaitGroup
+	all.Add(tasks)
+	cpu := cpuTime()
+	for i := 0; i < tasks; i++ {
+		go func(i int) {
+			hash := uint64(i) * 2654435761 & 0xffffffff
+			span := time.Duration(1000+hash*(timerMsMax-1)*1000/0xffffffff) * time.Microsecond
+			deadline := time.Now().Add(span)
+			time.Sleep(span)
+			if over := time.Since(deadline); over > 0 {
+				late[i] = int64(over)
+			}
+			all.Done()
+		}(i)
+	}
+	all.Wait()
+	say("cpu", "ms", (cpuTime()-cpu).Seconds()*1e3)
+	sayLatencies(late, "p50", "p99")
+}
+
+func parked() {
+	park(parkedWarmUp)
+	before := statusBytes("VmRSS") + statusBytes("VmPTE")
+	park(tasks)
+	time.Sleep(settle)
+	after := statusBytes("VmRSS") + statusBytes("VmPTE")
+	say("-", "B", float64(after-before)/float64(tasks))
+	maps, _ := os.ReadFile("/proc/self/maps")
+	say("vmas", "vmas", float64(strings.Count(string(maps), "\n")))
+}
+
+func idle() {
+	park(tasks)
+	go time.Sleep(idleTimer)
+	span := time.Duration(turns) * time.Millisecond
+	time.Sleep(settle)
+	cpu := cpuTime()
+	time.Sleep(span)
+	say("-", "%", (cpuTime()-cpu).Seconds()/span.Seconds()*100)
+}
+
+func sayLatencies(late []int64, names ...string) {
+	shares := map[string]float64{"p50": 0.5, "p99": 0.99, "p999": 0.999}
+	sort.Slice(late, func(i, j int) bool { return late[i] < late[j] })
+	for _, name := range names {
+		rank := int(shares[name]*float64(len(late)) + 0.999999)
+		if rank < 1 {
+			rank = 1
+		}
+		say(name, "us", float64(late[rank-1])/1e3)
+	}
+}
+
+func sayPeak() { say("peak", "MB", float64(statusBytes("VmHWM"))/1e6) }
+
+func cpuTime() time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		panic(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// statusBytes reads a field of /proc/self/status as in `VmRSS:  1234 kB`.
+func statusBytes(name string) int64 {
+	file, err := os.Open("/proc/self/status")
+	if err != nil {
+		panic(err)
+	}
+	defer file.Close()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		if line := lines.Text(); strings.HasPrefix(line, name+":") {
+			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(line[len(name)+1:]), " kB"), 10, 64)
+			if err != nil {
+				panic(err)
+			}
+			return kib << 10
+		}
+	}
+	panic("/proc/self/status has no " + name)
+}

@@ -1,0 +1,159 @@
+//! Rounds of children, interleaved: every system once per round, each round beginning with another one.
+//!
+//! So a slow minute of the machine falls on all systems alike, and none always runs behind the same neighbour.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::child::{self, Failure};
+use crate::job::{Job, Reading};
+use crate::row::Row;
+use crate::systems::{System, Takes};
+use crate::workloads::{Case, Scale, Workload};
+
+/// A case that failed so often is not tried again.
+const FAILURES_MAX: usize = 2;
+
+/// What is to be measured.
+pub(crate) struct Plan {
+    pub(crate) workloads: Vec<&'static Workload>,
+    pub(crate) systems: Vec<&'static System>,
+    pub(crate) rounds: usize,
+    pub(crate) scale: Scale,
+}
+
+/// One system at one case, and what its rounds gave.
+struct Entry {
+    workload: &'static Workload,
+    case: &'static str,
+    job: Job,
+    system: &'static System,
+    rounds: Vec<Vec<Reading>>,
+    failures: Vec<Failure>,
+    /// Whether it runs at all, and so counts in the progress bar.
+    tried: bool,
+}
+
+impl Plan {
+    /// Measures everything, and hands the rows of each workload to `done` as soon as they are known.
+    pub(crate) fn carry_out(&self, mut done: impl FnMut(&[Row])) {
+        let mut workloads: Vec<Vec<Entry>> = self.workloads.iter().map(|workload| self.entries(workload)).collect();
+        let children = workloads.iter().flatten().filter(|entry| entry.tried).count() * self.rounds;
+        let bar = progress(children);
+        for entries in &mut workloads {
+            for round in 0..self.rounds {
+                self.round(round, entries, &bar);
+            }
+            let rows: Vec<Row> = entries.iter().flat_map(Entry::rows).collect();
+            bar.suspend(|| done(&rows));
+        }
+        bar.finish_and_clear();
+    }
+
+    fn entries(&self, workload: &'static Workload) -> Vec<Entry> {
+        let cases = (workload.cases)(self.scale).into_iter();
+        cases.flat_map(|case| self.systems.iter().filter_map(move |system| Entry::new(workload, &case, system))).collect()
+    }
+
+    /// Every entry once. The order turns by one system each round.
+    fn round(&self, round: usize, entries: &mut [Entry], bar: &ProgressBar) {
+        let shift = round % entries.len().max(1);
+        let (late, early) = entries.split_at_mut(shift);
+        for entry in early.iter_mut().chain(late) {
+            if entry.wanted() {
+                bar.set_message(format!("{} on {}", entry.name(""), entry.system.name));
+                entry.measure(Duration::from_secs(self.scale.limit_seconds()));
+            }
+            bar.inc(u64::from(entry.tried));
+        }
+    }
+}
+
+impl Entry {
+    fn new(workload: &'static Workload, case: &Case, system: &'static System) -> Option<Self> {
+        let failures = match (system.takes)(&case.job) {
+            Takes::No => return None,
+            Takes::Refuses(why) => vec![Failure::Failed(why.into()); FAILURES_MAX],
+            Takes::Yes => (system.version)().err().map(|why| vec![Failure::Failed(why); FAILURES_MAX]).unwrap_or_default(),
+        };
+        let tried = failures.is_empty();
+        Some(Self { workload, case: case.name, job: case.job, system, rounds: Vec::new(), failures, tried })
+    }
+
+    /// Whether another round may give something: a time-out or repeated failure is believed.
+    fn wanted(&self) -> bool {
+        self.failures.len() < FAILURES_MAX && !self.failures.iter().any(|failure| matches!(failure, Failure::TimedOut(_)))
+    }
+
+    fn measure(&mut self, limit: Duration) {
+        match child::measure(self.system.name, &self.job, limit) {
+            Ok(readings) => self.rounds.push(readings),
+            Err(failure) => self.failures.push(failure),
+        }
+    }
+
+    fn name(&self, metric: &str) -> String {
+        [self.workload.name, self.case, metric].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/")
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let error = self.failures.last().map(|failure| failure.message().to_owned());
+        let Some(first) = self.rounds.first() else {
+            return vec![Row::new(self.name(""), self.system.name, "", &[], error)];
+        };
+        let row = |reading: &Reading| {
+            let values = self.rounds.iter().flatten().filter(|other| other.metric == reading.metric).map(|other| other.value);
+            Row::new(self.name(&reading.metric), self.system.name, &reading.unit, &values.collect::<Vec<_>>(), error.clone())
+        };
+        first.iter().map(row).collect()
+    }
+}
+
+/// A bar on standard error that moves only between children.
+fn progress(children: usize) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(children as u64), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} (left {eta})  {msg}").expect("the template is a good one");
+    bar.set_style(style);
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{systems, workloads};
+
+    fn entry() -> Entry {
+        let workload = workloads::named("yield-1").unwrap();
+        let case = (workload.cases)(Scale::Tiny).remove(0);
+        Entry::new(workload, &case, systems::named("sinew").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn rounds_become_a_row_with_median_and_spread() {
+        let mut entry = entry();
+        entry.rounds = [4.0, 2.0, 9.0].map(|value| vec![Reading::new("", "ns", value)]).into();
+        assert_eq!(entry.rows(), [Row::new("yield-1".into(), "sinew", "ns", &[4.0, 2.0, 9.0], None)]);
+        assert_eq!(entry.rows()[0].median, Some(4.0));
+    }
+
+    #[test]
+    fn metrics_become_rows_of_their_own() {
+        let mut entry = entry();
+        entry.rounds = vec![vec![Reading::new("p50", "us", 1.0), Reading::new("p99", "us", 5.0)]];
+        let names: Vec<_> = entry.rows().into_iter().map(|row| row.workload).collect();
+        assert_eq!(names, ["yield-1/p50", "yield-1/p99"]);
+    }
+
+    #[test]
+    fn a_time_out_is_believed_and_a_failure_tried_twice() {
+        let mut entry = entry();
+        entry.failures.push(Failure::Failed("no memory".into()));
+        assert!(entry.wanted());
+        entry.failures.push(Failure::Failed("no memory".into()));
+        assert!(!entry.wanted());
+        assert_eq!(entry.rows()[0].error.as_deref(), Some("no memory"));
+        entry.failures = vec![Failure::TimedOut("not done".into())];
+        assert!(!entry.wanted());
+    }
+}

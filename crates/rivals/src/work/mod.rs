@@ -1,0 +1,286 @@
+//! The work itself, written once for each shape of system, so that all do the same.
+//!
+//! `blocking` is for systems whose tasks are plain closures, `futures` for those whose tasks are futures, `raw` for bare switches. Here is what the
+//! shapes share. A system only says how it spawns, joins, yields, sleeps and waits.
+
+pub(crate) mod blocking;
+pub(crate) mod futures;
+pub(crate) mod raw;
+
+use std::arch::asm;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::job::{Job, Reading};
+use crate::proc;
+use crate::stats::quantile;
+
+/// Children of an inner task of `Skynet`, as in every other program of that name.
+pub(crate) const SKYNET_CHILDREN: usize = 10;
+/// Time between two wakes from a thread: 1000 per second.
+const WAKE_GAP: Duration = Duration::from_millis(1);
+/// Longest sleep of `Timers`.
+const TIMER_MS_MAX: u64 = 1000;
+/// Sleep of the one timer of `Idle`: longer than any measurement.
+pub(crate) const IDLE_TIMER: Duration = Duration::from_secs(100);
+/// How long parked tasks are left alone before their memory is read: allocators and schedulers may still tidy up.
+pub(crate) const SETTLE: Duration = Duration::from_millis(300);
+/// How often a root task looks whether all others have started.
+pub(crate) const LOOK: Duration = Duration::from_millis(5);
+/// Tasks that run before memory is read first, so that the workers themselves are not counted.
+pub(crate) const PARKED_WARM_UP: usize = 16;
+
+/// Finds how many turns fill the budget, as Go's benchmarks do; the runs before the last warm up.
+pub(crate) struct Pace {
+    pub(crate) turns: usize,
+    budget: Duration,
+    warm: bool,
+}
+
+impl Pace {
+    /// Each step aims a little past the budget, so that one step mostly suffices.
+    const AIM: f64 = 1.2;
+    /// At most this many times more turns in a step: the first, short run is cold and guesses badly.
+    const STEP_MAX: f64 = 100.0;
+    /// A first run of so many budgets counts though it is cold: what is cold at its start does not show.
+    const COLD_BUDGETS: u32 = 4;
+
+    pub(crate) fn of(job: &Job) -> Self {
+        Self { turns: job.turns, budget: Duration::from_millis(job.budget_ms), warm: false }
+    }
+
+    /// Whether a run of `turns` that took so long is the one to report; else `turns` may have grown.
+    #[must_use]
+    pub(crate) fn enough(&mut self, took: Duration) -> bool {
+        let wanted = if self.warm { self.budget } else { self.budget * Self::COLD_BUDGETS };
+        self.warm = true;
+        if took >= wanted {
+            return true;
+        }
+        let missing = self.budget.as_secs_f64() / took.as_secs_f64().max(1e-9) * Self::AIM;
+        self.turns = (self.turns as f64 * missing.clamp(1.0, Self::STEP_MAX)).ceil() as usize;
+        false
+    }
+
+    /// The last run, as nanoseconds per operation; of a single long run also its memory.
+    pub(crate) fn reading(&self, took: Duration, operations_per_turn: usize) -> Vec<Reading> {
+        let operations = self.turns as f64 * operations_per_turn as f64;
+        let cost = Reading::new("", "ns", took.as_nanos() as f64 / operations);
+        if self.budget.is_zero() { whole(cost) } else { vec![cost] }
+    }
+}
+
+/// Runs ever more turns until the budget is used, and reports the last run.
+pub(crate) fn paced(job: &Job, operations_per_turn: usize, run: impl Fn(usize) -> Duration) -> Vec<Reading> {
+    let mut pace = Pace::of(job);
+    loop {
+        let took = run(pace.turns);
+        if pace.enough(took) {
+            break pace.reading(took, operations_per_turn);
+        }
+    }
+}
+
+/// Calls `deed` four calls deep, as a server's handler calls a read.
+pub(crate) fn four_deep(deed: impl Fn() + Copy) {
+    #[inline(never)]
+    fn first(deed: impl Fn() + Copy) {
+        second(deed);
+        stay_a_call();
+    }
+    #[inline(never)]
+    fn second(deed: impl Fn() + Copy) {
+        third(deed);
+        stay_a_call();
+    }
+    #[inline(never)]
+    fn third(deed: impl Fn() + Copy) {
+        fourth(deed);
+        stay_a_call();
+    }
+    #[inline(never)]
+    fn fourth(deed: impl Fn() + Copy) {
+        deed();
+        stay_a_call();
+    }
+    first(deed);
+}
+
+/// Keeps the call before it from becoming a jump.
+#[inline(always)]
+fn stay_a_call() {
+    // SAFETY: one instruction that does nothing.
+    unsafe { asm!("nop", options(nomem, nostack, preserves_flags)) };
+}
+
+/// Counts tasks that have started.
+#[derive(Default)]
+pub(crate) struct Arrivals(AtomicUsize);
+
+impl Arrivals {
+    pub(crate) fn note(&self) {
+        self.0.fetch_add(1, Release); // meets `count`
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Acquire) // meets `note`; what a task wrote before it arrived is seen
+    }
+}
+
+/// Tasks that have started and wait for their bells: what is timed is their work, not their birth.
+///
+/// Why not a flag that they look at between yields: may never starts a task while others yield.
+pub(crate) struct Line<B> {
+    bells: Box<[OnceLock<B>]>,
+    arrivals: Arrivals,
+}
+
+impl<B> Line<B> {
+    pub(crate) fn of(tasks: usize) -> Arc<Self> {
+        Arc::new(Self { bells: (0..tasks).map(|_| OnceLock::new()).collect(), arrivals: Arrivals::default() })
+    }
+
+    /// Puts a task's bell in its place, where the task waits for it.
+    pub(crate) fn stand(&self, index: usize, bell: B) -> &B {
+        let bell = self.bells[index].get_or_init(|| bell);
+        self.arrivals.note();
+        bell
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.arrivals.count() == self.bells.len()
+    }
+
+    /// Rings every bell. With one worker nobody runs before the ringer waits.
+    pub(crate) fn ring(&self, ring: impl Fn(&B)) {
+        self.bells.iter().for_each(|bell| ring(bell.get().expect("the line is full")));
+    }
+}
+
+/// When the thread rang last, and what the woken task makes of it.
+pub(crate) struct Latency {
+    base: Instant,
+    rung_ns: AtomicU64,
+    heard: AtomicUsize,
+}
+
+impl Latency {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { base: Instant::now(), rung_ns: AtomicU64::new(0), heard: AtomicUsize::new(0) })
+    }
+
+    /// The waking thread's whole life: `turns` wakes, each only when the one before was heard.
+    pub(crate) fn ring(&self, turns: usize, bell: impl Fn()) {
+        for rung in 0..turns {
+            thread::sleep(WAKE_GAP);
+            while self.heard.load(Acquire) < rung {
+                thread::sleep(WAKE_GAP);
+            }
+            self.rung_ns.store(self.now_ns(), Release); // meets `hear`
+            bell();
+        }
+    }
+
+    /// Nanoseconds since the bell that woke the caller.
+    pub(crate) fn hear(&self) -> u64 {
+        let late = self.now_ns().saturating_sub(self.rung_ns.load(Acquire)); // meets `ring`
+        self.heard.fetch_add(1, Release); // meets `ring`
+        late
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.base.elapsed().as_nanos() as u64
+    }
+}
+
+/// `p50`, `p99` and `p999` of nanoseconds, in microseconds.
+pub(crate) fn latencies(mut late_ns: Vec<u64>) -> Vec<Reading> {
+    late_ns.sort_unstable();
+    [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)]
+        .map(|(name, share)| Reading::new(name, "us", quantile(&late_ns, share) as f64 / 1e3))
+        .into()
+}
+
+/// Nanoseconds that each of many sleepers overslept.
+pub(crate) struct Oversleep(Box<[AtomicU64]>);
+
+impl Oversleep {
+    pub(crate) fn new(sleepers: usize) -> Arc<Self> {
+        Arc::new(Self((0..sleepers).map(|_| AtomicU64::new(0)).collect()))
+    }
+
+    /// How long sleeper `index` sleeps: evenly spread, and the same in every system.
+    pub(crate) fn span(index: usize) -> Duration {
+        // Knuth's multiplicative hash: neighbours sleep for quite different times.
+        let hash = (index as u64).wrapping_mul(2_654_435_761) & 0xffff_ffff;
+        Duration::from_micros(1000 + hash * (TIMER_MS_MAX - 1) * 1000 / 0xffff_ffff)
+    }
+
+    pub(crate) fn note(&self, index: usize, deadline: Instant) {
+        self.0[index].store(Instant::now().saturating_duration_since(deadline).as_nanos() as u64, Relaxed);
+    }
+
+    /// CPU time since `cpu` and lateness.
+    pub(crate) fn readings(&self, cpu: Duration) -> Vec<Reading> {
+        let used = proc::cpu_time() - cpu;
+        let mut readings = latencies(self.0.iter().map(|late| late.load(Relaxed)).collect());
+        readings.truncate(2);
+        readings.insert(0, Reading::new("cpu", "ms", used.as_secs_f64() * 1e3));
+        readings
+    }
+}
+
+/// Memory and mappings per task, given the memory before they came.
+pub(crate) fn parked(tasks: usize, before_bytes: u64) -> Vec<Reading> {
+    let bytes = proc::memory_bytes().saturating_sub(before_bytes);
+    vec![Reading::new("", "B", bytes as f64 / tasks as f64), Reading::new("vmas", "vmas", proc::mappings() as f64)]
+}
+
+/// CPU time used since `cpu` as a percentage of one CPU over `span`.
+pub(crate) fn idle(cpu: Duration, span: Duration) -> Vec<Reading> {
+    let used = proc::cpu_time() - cpu;
+    vec![Reading::new("", "%", used.as_secs_f64() / span.as_secs_f64() * 100.0)]
+}
+
+/// Time of one long run and the memory it took at most.
+pub(crate) fn whole(time: Reading) -> Vec<Reading> {
+    vec![time, Reading::new("peak", "MB", proc::peak_bytes() as f64 / 1e6)]
+}
+
+/// What the leaves of a tree add up to.
+pub(crate) fn skynet_sum(leaves: usize) -> u64 {
+    (0..leaves as u64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Deed;
+
+    #[test]
+    fn turns_grow_until_the_budget_is_used() {
+        let mut pace = Pace::of(&Job::new(Deed::Yield).turns(10).budget_ms(100));
+        assert!(!pace.enough(Duration::from_millis(50)));
+        assert_eq!(pace.turns, 24);
+        assert!(pace.enough(Duration::from_millis(100)), "a warm run that fills the budget counts");
+        assert_eq!(pace.reading(Duration::from_millis(24), 1000), [Reading::new("", "ns", 1000.0)]);
+        let mut cold = Pace::of(&Job::new(Deed::Yield).turns(10).budget_ms(100));
+        assert!(!cold.enough(Duration::from_millis(200)), "a cold run does not count");
+        assert_eq!(cold.turns, 10);
+        let mut long = Pace::of(&Job::new(Deed::Yield).turns(10).budget_ms(100));
+        assert!(long.enough(Duration::from_millis(400)), "a long cold run does");
+        let mut once = Pace::of(&Job::new(Deed::Yield).turns(10));
+        assert!(once.enough(Duration::ZERO));
+    }
+
+    #[test]
+    fn sleeps_are_spread_over_the_second() {
+        let spans: Vec<_> = (0..1000).map(Oversleep::span).collect();
+        assert!(spans.iter().all(|span| (1..=1000).contains(&span.as_millis())));
+        let early = spans.iter().filter(|span| span.as_millis() < 500).count();
+        assert!((450..550).contains(&early), "{early} of 1000 are in the first half");
+    }
+}

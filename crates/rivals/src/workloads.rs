@@ -1,0 +1,183 @@
+//! The workloads by name, each a list of jobs, at three sizes.
+
+use crate::job::{Deed, Job};
+use crate::systems::{self, System, Takes};
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scale {
+    /// For figures that are quoted.
+    Full,
+    /// A first answer in about two minutes.
+    Quick,
+    /// Nothing is learnt from it but that everything runs: for tests.
+    Tiny,
+}
+
+impl Scale {
+    fn pick<T>(self, full: T, quick: T, tiny: T) -> T {
+        match self {
+            Self::Full => full,
+            Self::Quick => quick,
+            Self::Tiny => tiny,
+        }
+    }
+
+    /// Rounds if nobody asks for a number.
+    pub(crate) fn rounds(self) -> usize {
+        self.pick(5, 3, 1)
+    }
+
+    /// After so many seconds a child is ended.
+    pub(crate) fn limit_seconds(self) -> u64 {
+        self.pick(60, 8, 30)
+    }
+
+    /// How long a repeated operation is repeated. Long enough that starting the workers, a tick of the scheduler or a page fault does not show.
+    fn budget_ms(self) -> u64 {
+        self.pick(300, 50, 1)
+    }
+}
+
+/// One row of every system's results.
+pub(crate) struct Case {
+    /// Which case of its workload; empty if there is one only.
+    pub(crate) name: &'static str,
+    pub(crate) job: Job,
+}
+
+/// A named kind of measurement.
+pub(crate) struct Workload {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) cases: fn(Scale) -> Vec<Case>,
+}
+
+impl Workload {
+    /// Whether `system` is in the comparison.
+    pub(crate) fn concerns(&self, system: &System) -> bool {
+        (self.cases)(Scale::Full).iter().any(|case| !matches!((system.takes)(&case.job), Takes::No))
+    }
+}
+
+/// All workloads, in the order of the report.
+pub(crate) const ALL: &[Workload] = &[
+    Workload {
+        name: "switch",
+        about: "from the main stack to a fiber and back: two switches",
+        cases: |scale| one(repeated(Deed::Switch, scale)),
+    },
+    Workload {
+        name: "switch-nested",
+        about: "two fibers hand over to each other four calls deep: one switch",
+        cases: |scale| one(repeated(Deed::SwitchNested, scale)),
+    },
+    Workload { name: "yield-1", about: "one task yields, one worker", cases: |scale| one(repeated(Deed::Yield, scale)) },
+    Workload { name: "yield-1000x1", about: "1,000 tasks yield, one worker", cases: |scale| one(repeated(Deed::Yield, scale).tasks(1000)) },
+    Workload {
+        name: "yield-1000x2",
+        about: "1,000 tasks yield, two workers; wall time by all yields",
+        cases: |scale| one(repeated(Deed::Yield, scale).tasks(1000).workers(2)),
+    },
+    Workload {
+        name: "spawn-join-1",
+        about: "spawn an empty task and join it, one worker",
+        cases: |scale| one(repeated(Deed::SpawnJoin, scale)),
+    },
+    Workload { name: "spawn-join-2", about: "the same, two workers", cases: |scale| one(repeated(Deed::SpawnJoin, scale).workers(2)) },
+    Workload {
+        name: "spawn-million",
+        about: "spawn a million empty tasks, then join them, two workers",
+        cases: |scale| one(Job::new(Deed::SpawnAll).workers(2).tasks(scale.pick(1_000_000, 1_000_000, 1000))),
+    },
+    Workload {
+        name: "skynet",
+        about: "a tree of tasks with a million leaves, two workers",
+        cases: |scale| one(Job::new(Deed::Skynet).workers(2).tasks(scale.pick(1_000_000, 1_000_000, 100))),
+    },
+    Workload {
+        name: "wake-from-thread",
+        about: "an OS thread wakes a waiting task 1000 times per second, two workers, 100 others wait",
+        cases: |scale| one(Job::new(Deed::Wake).workers(2).tasks(100).turns(scale.pick(2000, 500, 5))),
+    },
+    Workload {
+        name: "timers-100k",
+        about: "100,000 tasks sleep 1 to 1000 ms, two workers: CPU time in all, and how late they wake",
+        cases: |scale| one(Job::new(Deed::Timers).workers(2).tasks(scale.pick(100_000, 100_000, 100))),
+    },
+    Workload { name: "parked-memory", about: "memory (pages and page tables) per task that waits, two workers", cases: parked },
+    Workload {
+        name: "idle-cpu",
+        about: "CPU time of a process with 100 waiting tasks and one long sleep, two workers",
+        cases: |scale| one(Job::new(Deed::Idle).workers(2).tasks(100).turns(scale.pick(2000, 1000, 10))),
+    },
+    Workload {
+        name: "curve",
+        about: "the cost of a yield (one worker) and of a spawn and join (N spawned, then joined; two workers) as N grows",
+        cases: curve,
+    },
+];
+
+fn one(job: Job) -> Vec<Case> {
+    vec![Case { name: "", job }]
+}
+
+fn repeated(deed: Deed, scale: Scale) -> Job {
+    /// Turns of the first, cold run.
+    const TURNS_FIRST: usize = 20;
+    Job::new(deed).turns(TURNS_FIRST).budget_ms(scale.budget_ms())
+}
+
+fn parked(scale: Scale) -> Vec<Case> {
+    let job = |tasks| Job::new(Deed::Parked).workers(2).tasks(tasks);
+    let million = scale.pick(1_000_000, 1_000_000, 200);
+    let mut cases = vec![Case { name: "100k", job: job(scale.pick(100_000, 100_000, 100)) }];
+    if scale != Scale::Quick {
+        cases.push(Case { name: "1M", job: job(million) });
+        cases.push(Case { name: "1M-64k-stacks", job: job(million).stack_kib(64) });
+    }
+    cases
+}
+
+fn curve(scale: Scale) -> Vec<Case> {
+    const SIZES: [(&str, &str, usize); 4] = [
+        ("yield-1k", "spawn-1k", 1000),
+        ("yield-10k", "spawn-10k", 10_000),
+        ("yield-100k", "spawn-100k", 100_000),
+        ("yield-1M", "spawn-1M", 1_000_000),
+    ];
+    let sizes = &SIZES[..scale.pick(4, 3, 1)];
+    let yields = sizes.iter().map(|&(name, _, tasks)| Case { name, job: repeated(Deed::Yield, scale).tasks(tasks) });
+    let spawns = sizes.iter().map(|&(_, name, tasks)| Case { name, job: repeated(Deed::SpawnAll, scale).workers(2).tasks(tasks).turns(1) });
+    yields.chain(spawns).collect()
+}
+
+/// The workload called `name`, or an error that lists what there is.
+pub(crate) fn named(name: &str) -> Result<&'static Workload, String> {
+    let known = || ALL.iter().map(|workload| workload.name).collect::<Vec<_>>().join(", ");
+    ALL.iter().find(|workload| workload.name == name).ok_or_else(|| format!("there is no workload {name:?}; there are: {}", known()))
+}
+
+/// Systems in the comparison of `workload`.
+pub(crate) fn systems(workload: &Workload) -> impl Iterator<Item = &'static System> {
+    systems::ALL.iter().filter(|system| workload.concerns(system))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_workload_is_refused_with_the_list() {
+        let error = named("yield-7").err().expect("there is no such workload");
+        assert!(error.contains("yield-7") && error.contains("yield-1000x2") && error.contains("curve"), "{error}");
+    }
+
+    #[test]
+    fn every_workload_has_us_and_a_rival_or_limit() {
+        for workload in ALL {
+            let names: Vec<_> = systems(workload).map(|system| system.name).collect();
+            assert!(names.contains(&"sinew") && names.len() > 2, "{}: {names:?}", workload.name);
+        }
+    }
+}

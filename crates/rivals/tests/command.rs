@@ -1,0 +1,91 @@
+//! The command from outside: what it refuses, and that every workload runs on every system.
+
+use std::collections::BTreeSet;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn rivals(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_rivals")).args(arguments).output().expect("the harness starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn what_is_unknown_is_refused_with_what_there_is() {
+    for (arguments, wants) in [
+        (["run", "--workload", "yield-7"], ["yield-7", "yield-1000x1", "curve"]),
+        (["run", "--system", "erlang"], ["erlang", "tokio-mt", "limit-asm"]),
+        (["report", "--system", "erlang"], ["erlang", "tokio-mt", "limit-asm"]),
+        (["run", "--rounds", "0"], ["0", "1..=1000", "--rounds"]),
+    ] {
+        let output = rivals(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let said = text(&output.stderr);
+        wants.iter().for_each(|want| assert!(said.contains(want), "{arguments:?} does not name {want}: {said}"));
+        assert!(output.stdout.is_empty(), "{arguments:?} printed results");
+    }
+}
+
+#[test]
+fn the_list_names_workloads_and_systems() {
+    let list = text(&rivals(&["list"]).stdout);
+    for name in ["switch-nested", "wake-from-thread", "parked-memory", "tokio-ct", "smol", "corosensei"] {
+        assert!(list.contains(name), "{name} is missing: {list}");
+    }
+}
+
+/// Every workload on every system that it concerns, as small as can be; each row has the promised shape, and none failed but Go where it is not installed.
+#[test]
+fn every_workload_runs_on_every_system() {
+    const FIELDS: [&str; 7] = ["workload", "system", "unit", "median", "min", "max", "rounds"];
+    let output = rivals(&["run", "--tiny", "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let mut seen = BTreeSet::new();
+    for line in text(&output.stdout).lines() {
+        let row: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let (workload, system) = (row["workload"].as_str().unwrap(), row["system"].as_str().unwrap());
+        seen.insert(format!("{} {system}", workload.split('/').next().unwrap()));
+        if system == "go" && row["error"].as_str().is_some_and(|error| error.starts_with("not installed")) {
+            continue;
+        }
+        let keys: BTreeSet<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(keys, FIELDS.into(), "{line}");
+        assert_eq!(row["rounds"], 1, "{line}");
+        let median = row["median"].as_f64().unwrap();
+        let may_be_zero = ["idle-cpu", "parked-memory", "timers-100k"].iter().any(|name| workload.starts_with(name));
+        assert!(median > 0.0 || may_be_zero && median >= 0.0, "{line}");
+    }
+    let list = text(&rivals(&["list"]).stdout);
+    let expected = list.lines().scan("", |workload, line| {
+        if let Some(systems) = line.trim().strip_prefix("on ") {
+            return Some(systems.split(", ").map(|system| format!("{workload} {system}")).collect::<Vec<_>>());
+        }
+        *workload = line.split_whitespace().next().unwrap_or("");
+        Some(Vec::new())
+    });
+    let expected: BTreeSet<_> = expected.flatten().collect();
+    assert_eq!(seen, expected);
+    assert!(seen.len() > 70, "only {} pairs", seen.len());
+}
+
+#[test]
+fn a_report_can_be_made_from_rows() {
+    let folder = std::env::temp_dir().join(format!("rivals-command-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (rows, out) = (folder.join("rows.jsonl"), folder.join("out"));
+    let run = rivals(&["run", "--tiny", "--json", "--workload", "yield-1", "--system", "sinew", "--system", "smol"]);
+    std::fs::write(&rows, run.stdout).unwrap();
+    let report = |rows: &std::path::Path| rivals(&["report", "--from", rows.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    assert!(report(&rows).status.success());
+    let page = std::fs::read_to_string(out.join("rivals.md")).unwrap();
+    assert!(page.contains("| yield-1 |") && page.contains("yield-1-dark.svg") && page.contains("rows.jsonl"), "{page}");
+    assert!(!page.contains(folder.to_str().unwrap()), "a path of this machine is on the page");
+    std::fs::write(&rows, "nonsense\n").unwrap();
+    let refused = report(&rows);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("line 1"), "{}", text(&refused.stderr));
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -1,0 +1,46 @@
+//! What becomes of a runtime in a forked child: nothing, said clearly.
+//!
+//! A child has the thread that forked and no other, so no worker; locks may be held by threads that are not there. Nothing here looks at a flag on a
+//! hot path: the child's thread forgets that it was a worker, or ever waited, so all that it calls takes the slow way of a thread that is new to the runtime.
+//! `std::process::Command` is not concerned: what runs between its fork and its exec does not call us.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+static FORGET: OnceLock<fn()> = OnceLock::new();
+
+/// Has `forget` called in each forked child, on its one thread. Once is enough.
+pub(crate) fn install(forget: fn()) {
+    FORGET.get_or_init(|| {
+        // SAFETY: the handler stores to a static and calls `forget`, which stores to thread-locals without destructors: fit for a child of any process.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        forget
+    });
+}
+
+extern "C" fn in_child() {
+    IS_CHILD.store(true, Relaxed);
+    if let Some(forget) = FORGET.get() {
+        forget();
+    }
+}
+
+/// Whether this process was forked by one that had a runtime.
+#[inline]
+pub(crate) fn is_child() -> bool {
+    IS_CHILD.load(Relaxed)
+}
+
+/// What is said there.
+pub(crate) const REFUSAL: &str = "sinew cannot be used in a forked child: its workers were left behind in the parent; exec or _exit there, \
+     use std::process::Command, or fork before the first use";
+
+/// Panics in a forked child.
+#[inline]
+#[track_caller]
+pub(crate) fn refuse() {
+    if is_child() {
+        panic!("{REFUSAL}");
+    }
+}

@@ -1,0 +1,157 @@
+//! Cutting waits short: cancellation, time-outs, and what keeps them off.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use super::wait::Me;
+use crate::fiber::frame::{Frame, Limit};
+use crate::os::clock;
+
+/// The caller was cancelled: what a cancel point fails with.
+///
+/// In an [`io::Error`] it is the source, and the kind is [`Other`](io::ErrorKind::Other): never `Interrupted`, which std's loops would retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cancelled;
+
+impl fmt::Display for Cancelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the fiber was cancelled")
+    }
+}
+
+impl std::error::Error for Cancelled {}
+
+impl From<Cancelled> for io::Error {
+    fn from(cancelled: Cancelled) -> Self {
+        io::Error::other(cancelled)
+    }
+}
+
+/// A deadline cut a wait short: what [`timeout`] fails with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Elapsed(());
+
+impl fmt::Display for Elapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the time-out elapsed")
+    }
+}
+
+impl std::error::Error for Elapsed {}
+
+impl From<Elapsed> for io::Error {
+    fn from(elapsed: Elapsed) -> Self {
+        io::Error::new(io::ErrorKind::TimedOut, elapsed)
+    }
+}
+
+/// Whether cancel points of the caller fail now: it was [cancelled](crate::JoinHandle::cancel), or a deadline of a [`timeout`] around it has passed, and no
+/// [`shield`] keeps that off.
+///
+/// A computation that waits nowhere asks this from time to time; [`sleep`](crate::sleep) and [`park`](crate::park), which return nothing, are followed by
+/// it where it matters.
+///
+/// # Suspends
+/// No.
+///
+/// # Which calls wait, and which are cancel points
+/// A cancel point fails at once if the caller is cancelled or late already, and then lets others run first; one under way is cut short; one whose
+/// event came first succeeds.
+///
+/// | call | may suspend | cancel point | what is left undone |
+/// |---|---|---|---|
+/// | [`sleep`](crate::sleep), [`sleep_until`](crate::sleep_until) | yes | yes, unless the duration is zero | the rest of the time |
+/// | [`park`](crate::park), [`park_timeout`](crate::park_timeout) | yes | yes | an `unpark` that came before, or comes later, is kept for the next park |
+/// | [`yield_now`](crate::yield_now) | yes | no | |
+/// | [`JoinHandle::join`](crate::JoinHandle::join), [`run`](crate::run) | yes | no | |
+/// | [`scope`](crate::scope), at its end | yes | no | |
+/// | [`Runtime::shutdown_timeout`](crate::Runtime::shutdown_timeout), drop of a [`Runtime`](crate::Runtime) | yes | no | |
+/// | [`spawn`](crate::spawn()), [`unpark`](crate::Fiber::unpark), [`cancel`](crate::JoinHandle::cancel), `cancelled` | no | no | |
+/// | [`timeout`], [`shield`] | as what they call | as what they call | |
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// let late = sinew::timeout(Duration::from_millis(1), || {
+///     let mut sum = 0u64;
+///     while !sinew::cancelled() {
+///         sum += 1;
+///     }
+///     sum
+/// });
+/// assert!(late.is_ok(), "no wait was cut short");
+/// ```
+pub fn cancelled() -> bool {
+    let me = Me::now();
+    let bounds = me.control().bounds();
+    (!bounds.shielded && me.control().state.is_cancelled()) || bounds.limit.is_some_and(|limit| clock::now_ns() >= limit.deadline_ns)
+}
+
+/// Runs `f`, in which cancel points fail once `duration` has passed.
+///
+/// Nothing is torn down by force: a late `f` ends by the errors it meets, and goes on computing if it meets none. Deadlines nest: the earliest counts, and
+/// only the one that cut a wait short says so. Fibers of a [`scope`](crate::scope) opened in `f` are under the deadline too. Works on plain threads.
+///
+/// # Suspends
+/// Only where `f` does.
+///
+/// # Errors
+/// [`Elapsed`] if and only if this deadline cut a wait short, in `f` or in a fiber of a scope in it; what `f` returned is dropped then. Otherwise `Ok`, even if it
+/// comes late.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// let slow = sinew::timeout(Duration::from_millis(1), || sinew::sleep(Duration::from_secs(3600)));
+/// assert!(slow.is_err());
+/// let quick = sinew::timeout(Duration::from_secs(3600), || 7);
+/// assert_eq!(quick, Ok(7));
+/// ```
+pub fn timeout<F, T>(duration: Duration, f: F) -> Result<T, Elapsed>
+where
+    F: FnOnce() -> T,
+{
+    let me = Me::now();
+    let limit = Limit::new(clock::deadline_ns(duration));
+    let frame = Frame::limited(me.control().bounds(), &limit);
+    let value = within(&me, &frame, f);
+    if limit.has_cut() { Err(Elapsed(())) } else { Ok(value) }
+}
+
+/// Runs `f`, in which cancel points do not fail for a cancel, nor for a deadline, that comes from outside: cleaning up goes on as ever.
+///
+/// The cancel is not lost: cancel points after the shield fail. A [`timeout`] opened in `f` counts. Fibers of a scope opened in `f` are shielded too.
+///
+/// # Suspends
+/// Only where `f` does.
+///
+/// # Examples
+/// ```
+/// let fiber = sinew::spawn(|| {
+///     sinew::current().cancel();
+///     let inside = sinew::shield(sinew::cancelled);
+///     (inside, sinew::cancelled())
+/// });
+/// assert_eq!(fiber.join().unwrap(), (false, true));
+/// ```
+pub fn shield<F, T>(f: F) -> T
+where
+    F: FnOnce() -> T,
+{
+    within(&Me::now(), &Frame::shield(), f)
+}
+
+/// Runs `f` with `frame` open, and closes it whatever happens.
+pub(crate) fn within<T>(me: &Me, frame: &Frame, f: impl FnOnce() -> T) -> T {
+    struct Close<'a>(&'a Me, &'a Frame);
+    impl Drop for Close<'_> {
+        fn drop(&mut self) {
+            self.0.control().close(self.1);
+        }
+    }
+    // SAFETY: the frame is borrowed for the whole call and closed by the guard, last opened first.
+    unsafe { me.control().open(frame) };
+    let _close = Close(me, frame);
+    f()
+}

@@ -1,0 +1,125 @@
+//! Who is there and what they wait for, in words: what a shutdown leaves behind, and a probable deadlock.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use super::fiber::Fiber;
+use crate::base::atomic::Relaxed;
+use crate::fiber::why::Why;
+use crate::fiber::{self, Control, pool};
+use crate::sched::cancel::{Kept, fibers_of};
+use crate::sched::group::Group;
+
+/// Fibers that a report names; of the others it says how many they are.
+const NAMED_MAX: usize = 100;
+
+/// Looks per deadlock watch period. Arbitrary: a report comes at most a quarter late.
+const LOOKS: u32 = 4;
+
+/// Fibers that had not ended when a runtime was [shut down](crate::Runtime::shutdown_timeout); they and their workers are left as they are.
+///
+/// `Debug` and `Display` name each of them, where it was spawned and what it waits for.
+pub struct Unfinished {
+    fibers: Vec<Fiber>,
+    lines: Vec<String>,
+}
+
+impl Unfinished {
+    pub(crate) fn of(group: &Group) -> Self {
+        let kept: Vec<Kept> = fibers_of(group, None).collect();
+        let lines = kept.iter().take(NAMED_MAX).map(|kept| Line(kept.control()).to_string()).collect();
+        Self { fibers: kept.into_iter().map(Kept::into_fiber).collect(), lines }
+    }
+
+    /// The fibers.
+    pub fn fibers(&self) -> &[Fiber] {
+        &self.fibers
+    }
+}
+
+impl Kept {
+    fn into_fiber(self) -> Fiber {
+        let kept = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the reference is handed over.
+        unsafe { Fiber::from_reference(kept.control()) }
+    }
+}
+
+impl fmt::Display for Unfinished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.fibers.len();
+        write!(f, "{count} fiber{} had not ended", if count == 1 { "" } else { "s" })?;
+        self.lines.iter().try_for_each(|line| write!(f, "\n  {line}"))?;
+        match count.saturating_sub(NAMED_MAX) {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more"),
+        }
+    }
+}
+
+impl fmt::Debug for Unfinished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Unfinished {}
+
+/// `fiber #7 'reader', spawned at src/main.rs:10:5, is parked`.
+struct Line<'a>(&'a Control);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fiber {}, ", self.0)?;
+        match self.0.waits_for() {
+            None => f.write_str("runs, or is about to"),
+            Some(Why::Park) => f.write_str("is parked: only an unpark or a cancel ends that"),
+            Some(Why::Sleep) => f.write_str("sleeps"),
+            Some(Why::Scope) => f.write_str("waits for the fibers of its scope"),
+            Some(Why::Shutdown) => f.write_str("waits for a runtime to shut down"),
+            // While it waits it keeps that fiber's block.
+            Some(Why::Join(place)) => match Kept::new(&fiber::Weak::of(pool::at(place))) {
+                Some(joined) => write!(f, "waits for the end of fiber {}", joined.control()),
+                None => f.write_str("is about to run: the fiber it joined has ended"),
+            },
+        }
+    }
+}
+
+/// Starts the thread that says so when no fiber of `group` could run for `period`.
+pub(crate) fn watch_for_deadlock(group: &Arc<Group>, period: Duration) -> io::Result<()> {
+    let group = Arc::downgrade(group);
+    std::thread::Builder::new().name("sinew-watch".into()).spawn(move || watch(&group, period)).map(drop)
+}
+
+fn watch(group: &Weak<Group>, period: Duration) {
+    let mut quiet: Option<(u64, Instant)> = None;
+    let mut reported = false;
+    while let Some(group) = group.upgrade().filter(|group| !group.is_stopping()) {
+        let switches = group.seats.iter().map(|seat| seat.counters.switches.load(Relaxed)).sum();
+        match quiet {
+            _ if group.settled() == 0 || group.has_work() || !group.all_rest_for_good() => (quiet, reported) = (None, false),
+            Some((then, since)) if then == switches => {
+                if since.elapsed() >= period && !reported {
+                    reported = true;
+                    report(&group, since.elapsed());
+                }
+            }
+            _ => (quiet, reported) = (Some((switches, Instant::now())), false),
+        }
+        drop(group);
+        std::thread::sleep((period / LOOKS).max(Duration::from_millis(1)));
+    }
+}
+
+fn report(group: &Group, quiet: Duration) {
+    let there = Unfinished::of(group);
+    let _ = writeln!(
+        io::stderr(),
+        "sinew: probable deadlock: for {:.1}s all workers slept, with no deadline to wake them; {there}\n  \
+         if threads outside, or signals, are to wake them, all is well: this line comes once per standstill",
+        quiet.as_secs_f64()
+    );
+}

@@ -1,0 +1,899 @@
+//! How waits are cut short and how things end: cancellation, time-outs, shutdown, fork, exit, deadlock.
+
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use sinew::{NeverRan, Runtime, cancelled, current, park, scope, shield, sleep, spawn, timeout, yield_now};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const MILLI: Duration = Duration::from_millis(1);
+
+/// Runs one test of this file in a process of its own, in which `SINEW_TEST_CHILD` is set.
+fn in_child(test: &str) -> Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env("SINEW_TEST_CHILD", "1").env_remove("SINEW_WORKERS");
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+fn is_child() -> bool {
+    std::env::var_os("SINEW_TEST_CHILD").is_some()
+}
+
+fn runtime(workers: usize) -> Runtime {
+    Runtime::builder().workers(workers).build().unwrap()
+}
+
+/// Lets others run until `condition` holds.
+fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        yield_now();
+    }
+}
+
+// Cancellation
+
+#[test]
+fn a_cancel_cuts_a_sleep_and_a_park_short_and_stays() {
+    for wait in [|| sleep(HOUR), park, || sinew::park_timeout(HOUR), || sinew::sleep_until(Instant::now() + HOUR)] {
+        let fiber = spawn(move || {
+            wait();
+            assert!(cancelled());
+            // It stays: these return at once, in any order.
+            wait();
+            sleep(HOUR);
+            park();
+            cancelled()
+        });
+        fiber.cancel();
+        fiber.cancel();
+        assert!(fiber.join().unwrap());
+    }
+}
+
+#[test]
+fn a_cancelled_fiber_that_has_not_started_still_runs() {
+    let runtime = runtime(1);
+    runtime.run(|| {
+        let fiber = spawn(|| (cancelled(), 7));
+        fiber.cancel();
+        assert_eq!(fiber.join().unwrap(), (true, 7));
+    });
+}
+
+#[test]
+fn a_loop_that_ignores_its_cancel_does_not_hog_the_worker() {
+    let runtime = runtime(1);
+    runtime.run(|| {
+        let done = Arc::new(AtomicBool::new(false));
+        let deaf = {
+            let done = done.clone();
+            spawn(move || {
+                let mut rounds = 0u64;
+                while !done.load(SeqCst) {
+                    sleep(HOUR);
+                    park();
+                    rounds += 1;
+                }
+                rounds
+            })
+        };
+        deaf.cancel();
+        // A hundred turns of the one worker for others, between the deaf one's failing waits.
+        (0..100).for_each(|_| yield_now());
+        done.store(true, SeqCst);
+        assert!(deaf.join().unwrap() > 0);
+    });
+}
+
+#[test]
+fn joins_scopes_and_yields_are_no_cancel_points() {
+    let gate = Arc::new(AtomicBool::new(false));
+    let fiber = {
+        let gate = gate.clone();
+        spawn(move || {
+            current().cancel();
+            let child = {
+                let gate = gate.clone();
+                spawn(move || {
+                    until(|| gate.load(SeqCst));
+                    assert!(!cancelled(), "a detached child is not cancelled with its parent");
+                    1
+                })
+            };
+            yield_now();
+            gate.store(true, SeqCst);
+            let joined = child.join().unwrap();
+            let mut scoped = 0;
+            scope(|s| {
+                s.spawn(|| {
+                    (0..10).for_each(|_| yield_now());
+                    scoped = 1;
+                });
+            });
+            let ran = sinew::run(|| {
+                (0..10).for_each(|_| yield_now());
+                1
+            });
+            joined + scoped + ran
+        })
+    };
+    assert_eq!(fiber.join().unwrap(), 3);
+}
+
+#[test]
+fn a_cancelled_park_leaves_the_unpark_for_later() {
+    let fiber = spawn(|| {
+        current().unpark();
+        current().cancel();
+        park();
+        park();
+        // Still there: else this waits for ever.
+        shield(park);
+        // And used up now.
+        shield(|| timeout(MILLI, park)).is_err()
+    });
+    assert!(fiber.join().unwrap());
+}
+
+#[test]
+fn a_shield_defers_a_cancel_and_deadlines_from_outside_but_not_its_own() {
+    let fiber = spawn(|| {
+        let me = current();
+        let slept = timeout(Duration::ZERO, || {
+            shield(|| {
+                me.cancel();
+                assert!(!cancelled());
+                let before = Instant::now();
+                sleep(3 * MILLI);
+                assert!(before.elapsed() >= 3 * MILLI, "a shielded sleep was cut short");
+                assert!(timeout(MILLI, || sleep(HOUR)).is_err(), "a deadline inside a shield counts");
+                // Nested shields; a shield in a time-out in a shield.
+                shield(|| timeout(HOUR, || shield(|| sleep(MILLI)))).unwrap();
+                scope(|s| {
+                    s.spawn(|| assert!(!cancelled(), "fibers of a shielded scope are shielded"));
+                });
+                before.elapsed()
+            })
+        });
+        assert!(slept.is_ok(), "the shield kept the deadline off, so it cut nothing short");
+        assert!(cancelled(), "the cancel was only deferred");
+        // A panic out of a shield leaves it.
+        let _ = catch_unwind(|| shield(|| std::panic::resume_unwind(Box::new(()))));
+        cancelled()
+    });
+    assert!(fiber.join().unwrap());
+}
+
+#[test]
+fn a_cancel_reaches_the_whole_tree_of_scopes_and_runs_and_nothing_else() {
+    let (waiting, cut) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let leaf = {
+        let (waiting, cut) = (waiting.clone(), cut.clone());
+        move || {
+            waiting.fetch_add(1, SeqCst);
+            park();
+            assert!(cancelled());
+            cut.fetch_add(1, SeqCst);
+        }
+    };
+    let gate = Arc::new(AtomicBool::new(false));
+    let tree = {
+        let (leaf, gate) = (leaf.clone(), gate.clone());
+        spawn(move || {
+            let stranger = spawn({
+                let gate = gate.clone();
+                move || {
+                    until(|| gate.load(SeqCst));
+                    cancelled()
+                }
+            });
+            scope(|s| {
+                for _ in 0..10 {
+                    s.spawn(|| {
+                        scope(|s| {
+                            (0..10).for_each(|_| drop(s.spawn(&leaf)));
+                            sinew::run(&leaf);
+                        });
+                    });
+                }
+            });
+            // Scopes that are opened after the cancel: their fibers begin cancelled.
+            scope(|s| {
+                s.spawn(|| assert!(cancelled()));
+                s.spawn(|| scope(|s| s.spawn(cancelled).join().unwrap())).join().unwrap()
+            })
+            .then_some(stranger)
+            .expect("a grandchild of a cancelled fiber is cancelled")
+        })
+    };
+    sinew::run(|| until(|| waiting.load(SeqCst) == 110));
+    tree.cancel();
+    let stranger = tree.join().unwrap();
+    gate.store(true, SeqCst);
+    assert!(!stranger.join().unwrap(), "a detached fiber was cancelled");
+    assert_eq!(cut.load(SeqCst), 110);
+}
+
+#[test]
+fn one_child_of_a_scope_can_be_cancelled_alone() {
+    sinew::run(|| {
+        scope(|s| {
+            let one = s.spawn(|| {
+                park();
+                cancelled()
+            });
+            let other = s.spawn(|| {
+                park();
+                cancelled()
+            });
+            one.cancel();
+            assert!(one.join().unwrap());
+            other.fiber().unpark();
+            assert!(!other.join().unwrap());
+            assert!(!cancelled());
+        });
+    });
+}
+
+#[test]
+fn a_cancel_of_an_ended_fiber_never_hits_the_next_one_in_its_place() {
+    // Handles of ended fibers are cancelled, their blocks are used again at once; and an owner is cancelled whose list names many ended children.
+    for _ in 0..200 {
+        let owner = spawn(|| {
+            scope(|s| {
+                (0..50).for_each(|_| drop(s.spawn(|| ())));
+                (0..3).for_each(|_| yield_now());
+                let strangers: Vec<_> = (0..50).map(|_| spawn(cancelled)).collect();
+                current().cancel();
+                assert!(strangers.into_iter().all(|stranger| !stranger.join().unwrap()), "a stranger was cancelled");
+            });
+        });
+        let ended = spawn(|| ());
+        until(|| ended.is_finished());
+        let fiber = ended.fiber().clone();
+        ended.join().unwrap();
+        fiber.cancel();
+        drop(fiber);
+        assert!(!spawn(cancelled).join().unwrap());
+        owner.join().unwrap();
+    }
+}
+
+#[test]
+fn a_plain_thread_can_be_cancelled_timed_out_and_shielded() {
+    std::thread::spawn(|| {
+        assert!(timeout(MILLI, || sleep(HOUR)).is_err());
+        assert!(timeout(MILLI, park).is_err());
+        assert_eq!(timeout(HOUR, || 1), Ok(1));
+        let me = current();
+        std::thread::scope(|s| {
+            s.spawn(|| me.cancel());
+            park();
+        });
+        sleep(HOUR);
+        assert!(cancelled());
+        shield(|| sleep(MILLI));
+        assert!(sinew::run(cancelled), "a fiber that the thread runs is cancelled with it");
+        assert!(!spawn(cancelled).join().unwrap());
+    })
+    .join()
+    .unwrap();
+}
+
+// Time-outs
+
+#[test]
+fn a_timeout_says_elapsed_if_and_only_if_it_cut_a_wait_short() {
+    sinew::run(|| {
+        assert_eq!(timeout(HOUR, || 7), Ok(7));
+        assert_eq!(timeout(Duration::MAX, || 7), Ok(7));
+        assert!(timeout(MILLI, || sleep(HOUR)).is_err());
+        assert!(timeout(MILLI, park).is_err());
+        // Late, but nothing was cut short.
+        let late = timeout(MILLI, || {
+            let end = Instant::now() + 3 * MILLI;
+            while Instant::now() < end {
+                yield_now();
+            }
+            cancelled()
+        });
+        assert_eq!(late, Ok(true));
+        // Already late: fails at entry.
+        assert!(timeout(Duration::ZERO, || sleep(MILLI)).is_err());
+        assert!(timeout(Duration::ZERO, park).is_err());
+        assert_eq!(timeout(Duration::ZERO, || 7), Ok(7));
+        // A wait that ends by itself in time.
+        assert_eq!(timeout(HOUR, || sleep(MILLI)), Ok(()));
+        // After it nothing is left.
+        assert!(!cancelled());
+        sleep(MILLI);
+    });
+}
+
+#[test]
+fn nested_timeouts_tell_only_the_one_that_cut() {
+    // For each order of three deadlines, the wait in the middle of all is cut by the earliest, which alone says so.
+    sinew::run(|| {
+        let spans = [2 * MILLI, 100 * HOUR, 200 * HOUR];
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let [outer, middle, inner] = order.map(|i| spans[i]);
+            let mut seen = Vec::new();
+            let outermost = timeout(outer, || {
+                let second = timeout(middle, || {
+                    let third = timeout(inner, || sleep(HOUR));
+                    seen.push(third.is_err());
+                });
+                seen.push(second.is_err());
+            });
+            seen.push(outermost.is_err());
+            let expected: Vec<bool> = [inner, middle, outer].iter().map(|&span| span == spans[0]).collect();
+            assert_eq!(seen, expected, "deadlines {order:?}, innermost first");
+        }
+        // Both past: the earlier one cuts, again and again.
+        let mut inner_elapsed = false;
+        let outer = timeout(MILLI, || {
+            inner_elapsed = timeout(2 * MILLI, || (0..3).for_each(|_| sleep(HOUR))).is_err();
+        });
+        assert!(outer.is_err() && !inner_elapsed);
+        // The inner one is past and gone: the outer one goes on.
+        let outer = timeout(HOUR, || {
+            assert!(timeout(MILLI, || sleep(HOUR)).is_err());
+            sleep(MILLI);
+            5
+        });
+        assert_eq!(outer, Ok(5));
+    });
+}
+
+#[test]
+fn a_panic_out_of_a_timeout_leaves_it() {
+    sinew::run(|| {
+        let panicked = catch_unwind(AssertUnwindSafe(|| timeout(Duration::ZERO, || std::panic::resume_unwind(Box::new(1)))));
+        assert!(panicked.is_err());
+        let before = Instant::now();
+        sleep(2 * MILLI);
+        assert!(before.elapsed() >= 2 * MILLI);
+    });
+}
+
+#[test]
+fn fibers_of_a_scope_are_under_their_owners_deadline_and_detached_ones_are_not() {
+    sinew::run(|| {
+        let mut detached = None;
+        let outcome = timeout(2 * MILLI, || {
+            scope(|s| {
+                s.spawn(|| sleep(HOUR));
+                s.spawn(|| scope(|s| drop(s.spawn(park))));
+                s.spawn(|| sinew::run(|| sleep(HOUR)));
+            });
+            assert!(cancelled());
+            detached = Some(spawn(|| {
+                sleep(MILLI);
+                cancelled()
+            }));
+        });
+        assert!(outcome.is_err(), "the deadline cut the waits of the scope's fibers short");
+        assert!(!detached.unwrap().join().unwrap());
+        // A deadline around the spawn but inside the scope is not the child's: it may outlive it.
+        scope(|s| {
+            let child = timeout(Duration::ZERO, || {
+                s.spawn(|| {
+                    sleep(MILLI);
+                    cancelled()
+                })
+            });
+            assert!(!child.unwrap().join().unwrap());
+        });
+        // A child's own deadline within its owner's.
+        let outcome = timeout(HOUR, || scope(|s| s.spawn(|| timeout(MILLI, || sleep(HOUR))).join().unwrap()));
+        assert!(matches!(outcome, Ok(Err(_))));
+    });
+}
+
+/// Wake against deadline against cancel, with exact accounting: whoever ends the park, the one unpark is used once, by that park or by the next.
+#[test]
+fn a_wake_a_deadline_and_a_cancel_race_and_one_wins() {
+    let rounds: u64 = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
+    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut roll = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    let (mut woken, mut elapsed, mut cut) = (0u64, 0u64, 0u64);
+    runtime(2).run(|| {
+        for round in 0..rounds {
+            let dice = roll();
+            let (cancels, sampled) = (dice >> 40 & 1 == 0, round % 1024 == 0);
+            let waiter = spawn(move || match timeout(Duration::from_nanos(dice % 16_000), park) {
+                Err(_) => {
+                    // Not used by the first park, so by this one: else it waits for ever.
+                    shield(park);
+                    End::Elapsed
+                }
+                // One of them used it, and we ask which only now and then: that takes time where none is left.
+                Ok(()) if cancels && sampled && shield(|| timeout(20 * MILLI, park)).is_ok() => End::Cut,
+                Ok(()) if cancels && !sampled => End::WokenOrCut,
+                Ok(()) => {
+                    assert!(!sampled || shield(|| timeout(MILLI, park)).is_err(), "the unpark was used twice");
+                    End::Woken
+                }
+            });
+            let steps = |n: u64| (0..n % 4).for_each(|_| yield_now());
+            steps(dice >> 20);
+            if cancels {
+                waiter.cancel();
+                steps(dice >> 24);
+            }
+            waiter.fiber().unpark();
+            match waiter.join().unwrap() {
+                End::Elapsed => elapsed += 1,
+                End::Woken => woken += 1,
+                End::Cut | End::WokenOrCut => cut += 1,
+            }
+        }
+    });
+    assert_eq!(woken + elapsed + cut, rounds);
+    assert!(woken > 0 && elapsed > 0 && cut > 0, "woken {woken}, elapsed {elapsed}, cut {cut}: not all of them were seen");
+}
+
+/// How a park of the race ended.
+enum End {
+    Elapsed,
+    Woken,
+    Cut,
+    WokenOrCut,
+}
+
+// Shutdown
+
+#[test]
+fn a_shutdown_cancels_what_waits_drops_what_has_not_started_and_returns_when_all_have_ended() {
+    for workers in [1, 2, 8] {
+        let runtime = runtime(workers);
+        let ended = Arc::new(AtomicUsize::new(0));
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let fibers: Vec<_> = (0..100)
+            .map(|i| {
+                let (ended, waiting) = (ended.clone(), waiting.clone());
+                runtime.spawn(move || {
+                    waiting.fetch_add(1, SeqCst);
+                    if i % 2 == 0 {
+                        park()
+                    } else {
+                        sleep(HOUR)
+                    }
+                    assert!(cancelled());
+                    // Cleaning up may take time, and waits.
+                    shield(|| sleep(MILLI));
+                    ended.fetch_add(1, SeqCst);
+                })
+            })
+            .collect();
+        sinew::run(|| until(|| waiting.load(SeqCst) == 100));
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let unstarted: Vec<_> = {
+            // All workers are kept busy, so that these do not start.
+            let (busy, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+            for _ in 0..workers {
+                let (busy, gate) = (busy.clone(), gate.clone());
+                runtime.spawn(move || {
+                    busy.fetch_add(1, SeqCst);
+                    while !gate.load(SeqCst) {
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            while busy.load(SeqCst) < workers {
+                std::thread::yield_now();
+            }
+            let unstarted = (0..10)
+                .map(|_| {
+                    let count = Counted(dropped.clone());
+                    runtime.spawn(move || drop(count))
+                })
+                .collect();
+            let handle = runtime.handle();
+            std::thread::spawn(move || {
+                // Lets the workers go once the runtime refuses new fibers.
+                while catch_unwind(AssertUnwindSafe(|| handle.spawn(|| ()))).is_ok() {
+                    std::thread::yield_now();
+                }
+                gate.store(true, SeqCst);
+            });
+            unstarted
+        };
+        runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(ended.load(SeqCst), 100);
+        assert_eq!(dropped.load(SeqCst), 10);
+        fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+        for fiber in unstarted {
+            assert!(fiber.join().unwrap_err().is::<NeverRan>());
+        }
+    }
+}
+
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+#[test]
+fn a_shutdown_names_what_did_not_end_and_leaves_it_as_it_is() {
+    let runtime = runtime(2);
+    let (stubborn, joiner) = runtime.run(|| {
+        let stubborn = sinew::Builder::new().name("stubborn").spawn(|| shield(park)).unwrap();
+        let fiber = stubborn.fiber().clone();
+        let joiner = sinew::Builder::new().name("joiner").spawn(|| stubborn.join().unwrap()).unwrap();
+        // Both wait now: one worker or the other has run them when these have had their turns.
+        (fiber, joiner)
+    });
+    let handle = runtime.handle();
+    until(|| handle.metrics().workers.iter().map(|w| w.settled).sum::<usize>() == 2 && handle.metrics().workers.iter().all(|w| w.sleeping));
+    let unfinished = runtime.shutdown_timeout(20 * MILLI).unwrap_err();
+    let text = format!("{unfinished:?}");
+    assert_eq!(unfinished.fibers().len(), 2, "{text}");
+    assert!(text.contains("2 fibers had not ended"), "{text}");
+    assert!(text.contains("'stubborn', spawned at crates") && text.contains("is parked"), "{text}");
+    assert!(text.contains("'joiner'") && text.contains(&format!("waits for the end of fiber {} 'stubborn'", stubborn.id())), "{text}");
+    // They are as they were: an unpark ends them still.
+    stubborn.unpark();
+    joiner.join().unwrap();
+    let refused = catch_unwind(AssertUnwindSafe(|| handle.spawn(|| ()))).unwrap_err();
+    assert!(refused.downcast_ref::<String>().unwrap().contains("shut down"));
+}
+
+#[test]
+fn run_and_scope_do_not_return_before_their_fibers_have_ended_even_at_shutdown() {
+    let runtime = runtime(2);
+    let handle = runtime.handle();
+    let inside = AtomicUsize::new(0);
+    let mut borrowed = [0; 4];
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            handle.run(|| {
+                scope(|s| {
+                    for place in &mut borrowed {
+                        s.spawn(|| {
+                            inside.fetch_add(1, SeqCst);
+                            park();
+                            // Cut short; goes on to write to what it borrows.
+                            shield(|| sleep(5 * MILLI));
+                            *place = 7;
+                        });
+                    }
+                });
+            });
+            assert_eq!(borrowed, [7; 4]);
+        });
+        while inside.load(SeqCst) < 4 {
+            std::thread::yield_now();
+        }
+        runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+    });
+}
+
+#[test]
+fn a_runtime_can_be_dropped_in_a_fiber_of_another_without_blocking_its_worker() {
+    let outer = runtime(1);
+    let turns = Arc::new(AtomicUsize::new(0));
+    outer.run(|| {
+        let inner = runtime(2);
+        let started = Arc::new(AtomicBool::new(false));
+        let slow = {
+            let (turns, started) = (turns.clone(), started.clone());
+            // Ends only when the outer runtime's worker has run others meanwhile.
+            inner.spawn(move || {
+                started.store(true, SeqCst);
+                while turns.load(SeqCst) < 100 {
+                    yield_now();
+                }
+            })
+        };
+        let ticker = {
+            let turns = turns.clone();
+            spawn(move || {
+                while turns.fetch_add(1, SeqCst) < 100 {
+                    yield_now();
+                }
+            })
+        };
+        while !started.load(SeqCst) {
+            std::thread::yield_now();
+        }
+        inner.shutdown_timeout(Duration::from_secs(60)).unwrap();
+        ticker.join().unwrap();
+        slow.join().unwrap();
+    });
+}
+
+#[test]
+fn a_runtime_that_is_shut_down_by_its_own_fiber_says_so() {
+    let runtime = runtime(1);
+    let handle = runtime.handle();
+    let outcome = handle.spawn(move || drop(runtime)).join();
+    assert!(outcome.unwrap_err().downcast_ref::<&str>().unwrap().contains("its own fibers"));
+}
+
+#[test]
+fn in_a_runtime_that_is_being_shut_down_spawns_are_refused_without_loss() {
+    let runtime = runtime(2);
+    let inside = Arc::new(AtomicBool::new(false));
+    let fiber = {
+        let inside = inside.clone();
+        runtime.spawn(move || {
+            inside.store(true, SeqCst);
+            park();
+            let error = sinew::Builder::new().spawn(|| ()).unwrap_err();
+            let panic = catch_unwind(|| drop(spawn(|| ()))).is_err();
+            (error.to_string(), panic)
+        })
+    };
+    while !inside.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    drop(runtime);
+    let (error, panicked) = fiber.join().unwrap();
+    assert!(error.contains("shut down") && panicked, "{error}");
+}
+
+/// Runtimes that are shut down at random moments of a storm of spawns, parks, sleeps, scopes and cancels: all end, none of the handles hangs.
+#[test]
+fn shutdowns_at_random_points_under_load_lose_nothing() {
+    let rounds: u64 = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
+    for round in 0..rounds {
+        let runtime = runtime(1 + (round % 3) as usize);
+        let handle = runtime.handle();
+        let count = Arc::new(AtomicUsize::new(0));
+        let made = Arc::new(AtomicUsize::new(0));
+        let storm = {
+            let (count, made) = (count.clone(), made.clone());
+            let spawner = move || {
+                for i in 0..(round % 40) {
+                    made.fetch_add(1, SeqCst);
+                    let guard = Counted(count.clone());
+                    let spawned = sinew::Builder::new().spawn(move || {
+                        let _guard = guard;
+                        match i % 5 {
+                            0 => yield_now(),
+                            1 => park(),
+                            2 => sleep(HOUR),
+                            3 => timeout(MILLI / 10, park).unwrap_or(()),
+                            _ => scope(|s| drop(sinew::Builder::new().spawn_scoped(s, park))),
+                        }
+                    });
+                    match spawned {
+                        Ok(fiber) if i % 3 == 0 => fiber.cancel(),
+                        Ok(fiber) if i % 7 == 0 => fiber.fiber().unpark(),
+                        Ok(_) => {}
+                        Err(_) => break,
+                    }
+                    if i % 4 == 0 {
+                        yield_now();
+                    }
+                }
+            };
+            handle.spawn(spawner)
+        };
+        (0..round % 50).for_each(|_| std::thread::yield_now());
+        runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+        // It ran, or was refused; it never hangs.
+        let _ = storm.join();
+        assert_eq!(count.load(SeqCst), made.load(SeqCst), "round {round}: a closure was lost or dropped twice");
+    }
+}
+
+// Fork, exec, exit
+
+#[test]
+fn in_a_forked_child_every_use_panics_with_a_clear_text() {
+    if !is_child() {
+        let output = in_child("in_a_forked_child_every_use_panics_with_a_clear_text");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}");
+        return;
+    }
+    std::panic::set_hook(Box::new(|_| ()));
+    let ended = spawn(|| 7);
+    let running = spawn(park);
+    let parked = running.fiber().clone();
+    let runtime = runtime(1);
+    let uses: Vec<Use> = vec![
+        ("spawn", Box::new(|| drop(spawn(|| ())))),
+        ("spawn_batch", Box::new(|| drop(sinew::spawn_batch([|| ()])))),
+        ("run", Box::new(|| sinew::run(|| ()))),
+        ("scope", Box::new(|| scope(|s| drop(s.spawn(|| ()))))),
+        ("yield_now", Box::new(yield_now)),
+        ("park", Box::new(park)),
+        ("sleep", Box::new(|| sleep(MILLI))),
+        ("current", Box::new(|| drop(current()))),
+        ("cancelled", Box::new(|| assert!(!cancelled()))),
+        ("timeout", Box::new(|| timeout(MILLI, || ()).unwrap())),
+        ("shield", Box::new(|| shield(|| ()))),
+        ("metrics", Box::new(|| drop(sinew::metrics()))),
+        ("unpark", Box::new(move || parked.unpark())),
+        ("builder", Box::new(|| drop(Runtime::builder().build()))),
+        ("a runtime", Box::new(move || drop(runtime.spawn(|| ())))),
+    ];
+    let uses = Arc::new(uses);
+    // From the main thread, which has waited before; from a thread that has not; and from a fiber.
+    sleep(MILLI);
+    check_child(&uses);
+    let of_thread = uses.clone();
+    std::thread::spawn(move || check_child(&of_thread)).join().unwrap();
+    let of_fiber = uses.clone();
+    spawn(move || check_child(&of_fiber)).join().unwrap();
+    // The parent goes on as ever.
+    assert_eq!(ended.join().unwrap(), 7);
+    running.cancel();
+    running.join().unwrap();
+}
+
+/// One way to use the library, and its name.
+type Use = (&'static str, Box<dyn Fn() + Send + Sync>);
+
+/// Forks; in the child every use must panic with the text. Fails with the name of the one that does not.
+fn check_child(uses: &[Use]) {
+    // SAFETY: the child only calls what this test is about, and leaves by `_exit`.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let fails = |used: &Use| {
+            let text = catch_unwind(AssertUnwindSafe(|| (used.1)())).err().map(|payload| match payload.downcast::<String>() {
+                Ok(text) => *text,
+                Err(payload) => payload.downcast_ref::<&str>().map_or(String::new(), |text| (*text).to_owned()),
+            });
+            let fails = !text.as_deref().is_some_and(|text| text.contains("forked child"));
+            if fails {
+                let _ = writeln!(std::io::stderr(), "{} in a forked child: {text:?}", used.0);
+            }
+            fails
+        };
+        let failed = uses.iter().filter(|used| fails(used)).count();
+        // SAFETY: ends the child without running what belongs to the parent.
+        unsafe { libc::_exit(i32::from(failed != 0)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
+}
+
+#[test]
+fn a_fiber_that_forks_and_ends_in_the_child_aborts_that_child_with_a_clear_text() {
+    if !is_child() {
+        let output = in_child("a_fiber_that_forks_and_ends_in_the_child_aborts_that_child_with_a_clear_text");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        assert!(text.contains("a fiber ended in a forked child"), "{text}");
+        return;
+    }
+    let status = spawn(|| {
+        // SAFETY: the child returns from this closure at once.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            return 0;
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        status
+    });
+    let status = status.join().unwrap();
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT, "status {status:#x}");
+}
+
+#[test]
+fn commands_run_from_fibers_under_load() {
+    sinew::run(|| {
+        let done = AtomicBool::new(false);
+        scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| until(|| done.load(SeqCst)));
+            }
+            let commands: Vec<_> = (0..8)
+                .map(|i| {
+                    s.spawn(move || {
+                        for _ in 0..5 {
+                            let output = Command::new("echo").arg(format!("{i}")).output().unwrap();
+                            assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), i.to_string());
+                            // With a hook of its own the library forks and execs by hand.
+                            let mut command = Command::new("true");
+                            // SAFETY: the hook does nothing.
+                            unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, || Ok(())) };
+                            assert!(command.status().unwrap().success());
+                            yield_now();
+                        }
+                    })
+                })
+                .collect();
+            commands.into_iter().for_each(|command| command.join().unwrap());
+            done.store(true, SeqCst);
+        });
+    });
+}
+
+#[test]
+fn a_process_may_exit_with_fibers_alive() {
+    const NAME: &str = "a_process_may_exit_with_fibers_alive";
+    if !is_child() {
+        for _ in 0..20 {
+            let output = in_child(NAME);
+            assert_eq!(output.status.code(), Some(17), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        return;
+    }
+    let flag = Arc::new(AtomicBool::new(false));
+    for i in 0..200 {
+        let flag = flag.clone();
+        spawn(move || match i % 4 {
+            0 => park(),
+            1 => sleep(HOUR),
+            2 => until(|| flag.load(SeqCst)),
+            _ => scope(|s| drop(s.spawn(park))),
+        });
+    }
+    // From a fiber, while others run on another worker.
+    spawn(|| std::process::exit(17)).join().unwrap();
+}
+
+#[test]
+fn a_main_that_returns_ends_the_process_with_fibers_alive() {
+    // The test harness's own main returns in the child while these live.
+    const NAME: &str = "a_main_that_returns_ends_the_process_with_fibers_alive";
+    if !is_child() {
+        for _ in 0..20 {
+            assert_eq!(in_child(NAME).status.code(), Some(0));
+        }
+        return;
+    }
+    for i in 0..200 {
+        spawn(move || if i % 2 == 0 { park() } else { until(|| false) });
+    }
+    std::mem::forget(Runtime::builder().workers(2).build().unwrap().spawn(park));
+}
+
+// Deadlock
+
+#[test]
+fn a_standstill_is_reported_with_who_waits_for_whom_and_nothing_is_ended() {
+    const NAME: &str = "a_standstill_is_reported_with_who_waits_for_whom_and_nothing_is_ended";
+    if !is_child() {
+        let output = in_child(NAME);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        assert_eq!(text.matches("probable deadlock").count(), 1, "{text}");
+        assert!(text.contains("3 fibers had not ended"), "{text}");
+        assert!(text.contains("'first', spawned at crates/sinew/tests/endings.rs") && text.contains("is parked"), "{text}");
+        assert!(text.contains("'second'") && text.contains("waits for the end of fiber"), "{text}");
+        assert!(text.contains("waits for the fibers of its scope"), "{text}");
+        return;
+    }
+    let runtime = Runtime::builder().workers(2).deadlock_watch(50 * MILLI).build().unwrap();
+    // Not while a deadline will wake somebody.
+    runtime.run(|| sleep(300 * MILLI));
+    let first = runtime.run(|| sinew::Builder::new().name("first").spawn(park).unwrap());
+    let parked = first.fiber().clone();
+    let third = runtime.spawn(|| {
+        scope(|s| {
+            sinew::Builder::new().name("second").spawn_scoped(s, || first.join().unwrap()).unwrap();
+        });
+    });
+    // Long enough for a second report, were there one.
+    std::thread::sleep(500 * MILLI);
+    parked.unpark();
+    third.join().unwrap();
+}
+
+#[test]
+fn a_deadlock_watch_of_no_time_is_refused() {
+    let error = Runtime::builder().deadlock_watch(Duration::ZERO).build().unwrap_err();
+    assert!(error.to_string().contains("deadlock_watch(0)"), "{error}");
+}

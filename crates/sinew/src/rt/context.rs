@@ -76,6 +76,16 @@ pub(crate) fn region() -> Option<Region> {
     }
 }
 
+/// Panics if the caller must not suspend.
+#[cold]
+#[inline(never)]
+#[track_caller]
+pub(crate) fn refuse_in_region() {
+    if let Some(region) = region() {
+        region.refuse();
+    }
+}
+
 /// Enters a region, or goes back to the one around it; gives the one before. Not inlined: law R1.
 #[inline(never)]
 fn set_region(region: Option<Region>) -> Option<Region> {

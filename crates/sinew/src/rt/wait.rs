@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::context::region_of_thread;
+use super::context::refuse_in_region;
 use super::fiber::{Fiber, of_this_thread};
 use crate::fiber::Control;
 use crate::fiber::frame::Bounds;
@@ -30,12 +30,8 @@ impl Me {
     #[track_caller]
     pub(crate) fn to_wait() -> Me {
         let me = Me::now();
-        let region = match &me {
-            Me::Fiber(worker, control) => worker.region(control),
-            Me::Thread(_) => region_of_thread(),
-        };
-        if let Some(region) = region {
-            region.refuse();
+        if !matches!(me, Me::Fiber(_, control) if !control.is_marked()) {
+            refuse_in_region();
         }
         me
     }
@@ -215,14 +211,18 @@ fn park_until(deadline_ns: u64) {
 pub fn yield_now() {
     match here().and_then(|worker| Some((worker, worker.current()?))) {
         Some((worker, me)) => worker.yield_now(me),
-        None => {
-            fork::refuse();
-            if let Some(region) = region_of_thread() {
-                region.refuse();
-            }
-            std::thread::yield_now();
-        }
+        None => yield_thread(),
     }
+}
+
+/// Out of line, as all that fibers do not need: a larger frame of `yield_now` is one more line of every waiting stack to fetch.
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn yield_thread() {
+    fork::refuse();
+    refuse_in_region();
+    std::thread::yield_now();
 }
 
 /// Waits for `duration`; never less, by the monotonic clock.

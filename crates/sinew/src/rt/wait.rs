@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::context::refuse_in_region;
 use super::fiber::{Fiber, of_this_thread};
 use crate::fiber::Control;
-use crate::fiber::frame::Bounds;
+use crate::fiber::frame::{Bounds, Limit};
 use crate::fiber::state::{Begin, Cause, Ends};
 use crate::fiber::why::Why;
 use crate::os::{clock, fork, futex};
@@ -60,9 +60,11 @@ impl Me {
     ///
     /// # Errors
     /// If it would be cut short at once. Others have had their turn then, so that a loop that ignores this cannot hog the worker.
+    #[inline]
     pub(crate) fn cancel_point(&self) -> Result<CancelPoint<'_>, Cut> {
         let point = CancelPoint { me: self, bounds: self.control().bounds() };
-        match point.cut_now() {
+        // Without a deadline there is the cancel alone, which `begin` looks at.
+        match point.bounds.limit.and_then(|limit| point.cut_now(limit)) {
             Some(cut) => Err(self.fail(cut)),
             None => Ok(point),
         }
@@ -98,19 +100,21 @@ pub(crate) struct CancelPoint<'a> {
 
 impl CancelPoint<'_> {
     /// Whether a wait would be cut short at once. A deadline that does so is told.
-    pub(crate) fn cut_now(&self) -> Option<Cut> {
+    fn cut_now(&self, limit: &Limit) -> Option<Cut> {
         if !self.bounds.shielded && self.me.control().state.is_cancelled() {
             return Some(Cut::Cancelled);
         }
-        let limit = self.bounds.limit.filter(|limit| clock::now_ns() >= limit.deadline_ns)?;
-        limit.note_cut();
-        Some(Cut::TimedOut)
+        (clock::now_ns() >= limit.deadline_ns).then(|| {
+            limit.note_cut();
+            Cut::TimedOut
+        })
     }
 
     /// Begins the wait; `false` if an earlier `unpark` has been used up for it.
     ///
     /// # Errors
     /// As [`Me::cancel_point`]: a cancel has come meanwhile.
+    #[inline]
     pub(crate) fn begin(&self, ends: Ends) -> Result<bool, Cut> {
         let ends = if self.bounds.shielded { ends } else { ends.or_cancel() };
         match self.me.control().state.begin(ends) {
@@ -124,6 +128,7 @@ impl CancelPoint<'_> {
     ///
     /// # Safety
     /// As [`Me::wait`].
+    #[inline]
     pub(crate) unsafe fn wait(&self, why: Why, deadline_ns: u64) -> Result<Cause, Cut> {
         let limit = self.bounds.limit.filter(|limit| limit.deadline_ns < deadline_ns);
         let until_ns = limit.map_or(deadline_ns, |limit| limit.deadline_ns);

@@ -10,7 +10,7 @@ use crate::fiber::stack::Class;
 use crate::fiber::{Control, Id, Kind, stack};
 use crate::os::{fork, memory};
 use crate::sched::cancel;
-use crate::sched::worker::{make_ready, new_block, recycle};
+use crate::sched::worker::{here, make_ready, new_block, recycle};
 
 /// A handle to a fiber, as [`std::thread::Thread`] is one to a thread.
 ///
@@ -163,7 +163,7 @@ pub(crate) fn of_this_thread() -> Fiber {
 #[track_caller]
 fn new_thread_block() -> Fiber {
     fork::refuse();
-    let block = new_block();
+    let block = new_block(here());
     assert!(!block.is_null(), "sinew: no control block left for this thread: too many fibers are alive");
     let name = std::thread::current().name().map(Box::from);
     let class = Class::for_bytes(stack::DEFAULT_BYTES).expect("the default size is a valid one");

@@ -26,7 +26,7 @@ use crate::fiber::why::Why;
 use crate::fiber::{Control, Kind, Watcher};
 use crate::os::fork;
 use crate::sched::group::Group;
-use crate::sched::worker::{here, new_block, recycle};
+use crate::sched::worker::{Worker, here, new_block, recycle};
 
 /// What can be said of a fiber before it is spawned.
 #[derive(Default)]
@@ -64,9 +64,10 @@ where
     let inherited = context::inherit();
     // SAFETY: the caller's promise; on failure the fiber was never queued and is taken apart again.
     unsafe {
-        let control = make(group, settings, inherited, site, closure)?;
+        let worker = here();
+        let control = make(group, worker, settings, inherited, site, closure)?;
         let handle = Handle::new(control);
-        let queued = match here() {
+        let queued = match worker {
             Some(worker) if Arc::ptr_eq(worker.group(), group) => worker.adopt(control),
             _ => {
                 group.spawned_outside.fetch_add(1, Relaxed);
@@ -87,6 +88,7 @@ where
 /// As [`launch`].
 unsafe fn make<F, T>(
     group: &Group,
+    worker: Option<&Worker>,
     settings: Settings,
     inherited: Inherited,
     site: &'static Location<'static>,
@@ -102,7 +104,7 @@ where
     if group.is_stopping() {
         return Err(shut_down());
     }
-    let block = new_block();
+    let block = new_block(worker);
     if block.is_null() {
         return Err(io::Error::new(io::ErrorKind::OutOfMemory, "no control block for a new fiber: out of memory, or 67 million are alive"));
     }
@@ -417,7 +419,7 @@ where
     let (batch, mut handles) = (List::new(), Vec::with_capacity(closures.len()));
     for (closure, inherited) in closures {
         // SAFETY: `F` and `T` are `'static`; the fiber is ours until the batch is queued, and the handle takes its reference.
-        match unsafe { make(&group, Settings::default(), inherited, site, closure) } {
+        match unsafe { make(&group, here(), Settings::default(), inherited, site, closure) } {
             // SAFETY: as above.
             Ok(control) => unsafe {
                 batch.push(std::ptr::from_ref(control).cast_mut());
@@ -454,7 +456,7 @@ where
     let group = current_group().unwrap_or_else(|error| panic!("sinew::hop: {error}"));
     // SAFETY: `F` is `'static`; a fiber that is not queued is taken apart again.
     let queued = unsafe {
-        make(&group, settings, inherited, site, f).and_then(|control| {
+        make(&group, here(), settings, inherited, site, f).and_then(|control| {
             drop(Handle::<()>::new(control));
             group.spawned_outside.fetch_add(1, Relaxed);
             if group.push(control) {
@@ -562,7 +564,11 @@ impl Builder {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        self.spawn_in(&current_group()?, f)
+        match here() {
+            // Without a count of owners: a fiber keeps its runtime.
+            Some(worker) => self.spawn_in(worker.group(), f),
+            None => self.spawn_in(&current_group()?, f),
+        }
     }
 
     #[track_caller]

@@ -99,9 +99,10 @@ pub(crate) unsafe fn recycle(control: *const Control) {
     }
 }
 
-/// A free control block; null when there can be no more.
-pub(crate) fn new_block() -> *mut Control {
-    match here() {
+/// A free control block, on the thread of `worker` if it is one; null when there can be no more.
+#[inline]
+pub(crate) fn new_block(worker: Option<&Worker>) -> *mut Control {
+    match worker {
         // SAFETY: I1, and the borrow ends here (I2).
         Some(worker) => unsafe { (*worker.blocks.get()).take() },
         None => pool::take_shared(),
@@ -407,9 +408,7 @@ impl Worker {
 
     /// Gives an unstarted fiber a stack and settles it here; `false` if there is none and it was put aside.
     fn start(&self, control: &Control) -> bool {
-        if self.group.is_stopping() && control.verdict() == Verdict::Run {
-            control.condemn(Verdict::ShutDown);
-        }
+        self.judge(control);
         // SAFETY: I1, I2.
         let taken = unsafe { (*self.stacks.get()).take(control.class()) };
         match taken {
@@ -422,6 +421,13 @@ impl Worker {
                 unsafe { self.group.starve(control, &why) };
                 false
             }
+        }
+    }
+
+    /// Nothing begins to run in a runtime that is being shut down.
+    fn judge(&self, control: &Control) {
+        if self.group.is_stopping() && control.verdict() == Verdict::Run {
+            control.condemn(Verdict::ShutDown);
         }
     }
 
@@ -463,6 +469,7 @@ impl Worker {
                 return false;
             };
             self.group.fed();
+            self.judge(control);
             self.settle(control, stack);
             self.ready.push(ptr::from_ref(control).cast_mut());
         }
@@ -571,7 +578,7 @@ impl Worker {
         self.seat().has_mail()
             || (group.has_work() && !(self.deferred.get() && group.idle.is_somebody_coming()))
             || group.owes_stacks(self.index)
-            || (group.is_stopping() && self.settled.get() == 0)
+            || (group.is_stopping() && (self.settled.get() == 0 || !self.wound_up.get()))
     }
 
     /// Gives idle stacks' pages back if they have been idle for long; else says when that will be. By a worker with nothing to do.

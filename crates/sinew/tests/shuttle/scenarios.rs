@@ -299,3 +299,26 @@ fn a_timeout_tells_the_truth_whoever_wins() {
         });
     });
 }
+
+/// Fibers that wait for nothing but a cancel, as the group is stopped: by workers that run them, lie down, or sleep. All end.
+#[test]
+fn a_stop_reaches_every_worker_and_every_fiber() {
+    explore(|| {
+        with_workers(1, |group| {
+            let parks = Arc::new(AtomicUsize::new(0));
+            let waits = {
+                let parks = parks.clone();
+                move || {
+                    parks.store(1, SeqCst);
+                    park();
+                    assert!(cancelled());
+                }
+            };
+            drop(Builder::new().spawn_in(group, waits).unwrap());
+            // The stop comes as the worker goes to rest.
+            while parks.load(SeqCst) == 0 {
+                shuttle::thread::yield_now();
+            }
+        });
+    });
+}

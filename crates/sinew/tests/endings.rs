@@ -897,3 +897,21 @@ fn a_deadlock_watch_of_no_time_is_refused() {
     let error = Runtime::builder().deadlock_watch(Duration::ZERO).build().unwrap_err();
     assert!(error.to_string().contains("deadlock_watch(0)"), "{error}");
 }
+
+/// A canceller that holds a fiber's handle beyond its end must not follow what the fiber began with: its owner's frame is gone. Under a sanitizer this
+/// reports it; here it crashes sooner or later.
+#[test]
+fn a_cancel_that_comes_as_a_scoped_fiber_ends_touches_nothing_of_its_owner() {
+    let rounds = if cfg!(debug_assertions) { 2_000 } else { 20_000 };
+    let runtime = runtime(2);
+    for round in 0..rounds {
+        let (send, receive) = std::sync::mpsc::channel();
+        let owner = runtime.spawn(move || {
+            let fiber = scope(|s| s.spawn(move || send.send(current()).unwrap()).fiber().clone());
+            sinew::run(|| (0..round % 3).for_each(|_| yield_now()));
+            drop(fiber);
+        });
+        receive.recv().unwrap().cancel();
+        owner.join().unwrap();
+    }
+}

@@ -12,6 +12,7 @@
 //! I1. Only the fiber itself opens and closes its frames, and does so under its lock (one of `LOCKS`, by its place). Whoever holds that lock may walk them, and use
 //!     the list of children of each.
 //! I2. A frame outlives what is opened within it, children of scopes included; so the limit that a frame names is alive while the frame is.
+//!     But the root is its owner's, and gone soon after the fiber's end, of which a canceller knows nothing: a pointer to it is marked, and none but the fiber itself follows it.
 //! I3. A cancel is never lost to a child: a cancel marks the owner and then takes its lock; a child is enrolled under that lock, and then the mark is looked at.
 
 use std::cell::{Cell, UnsafeCell};
@@ -60,6 +61,9 @@ impl Limit {
     }
 }
 
+/// In a pointer to a frame: it is the root.
+const ROOT: usize = 1;
+
 /// One frame.
 pub(crate) struct Frame {
     outer: Cell<*const Frame>,
@@ -103,6 +107,21 @@ impl Frame {
     /// What the fibers of a scope within `around` begin with: its deadline. A shield is the owner's alone; while it is shielded no cancel is passed on.
     pub(crate) fn root(around: Bounds<'_>) -> Self {
         Self::new(around.limit.map_or(ptr::null(), ptr::from_ref), false)
+    }
+
+    /// A pointer to a root, or null, as a fiber begins with it.
+    pub(crate) fn as_root(root: *const Frame) -> *const Frame {
+        if root.is_null() { root } else { root.map_addr(|address| address | ROOT) }
+    }
+
+    /// The frame itself, root or not. For the fiber whose frame it is.
+    #[inline]
+    pub(crate) fn unmarked(frame: *const Frame) -> *const Frame {
+        frame.map_addr(|address| address & !ROOT)
+    }
+
+    fn is_root(frame: *const Frame) -> bool {
+        frame.addr() & ROOT != 0
     }
 
     /// Says who counts the fibers that begin with this root. Before there are any.
@@ -155,7 +174,7 @@ impl Control {
     #[inline]
     pub(crate) fn bounds(&self) -> Bounds<'_> {
         // SAFETY: I1, I2 - the frames are the caller's own, so the innermost is open.
-        unsafe { self.frames().as_ref() }.map_or(Bounds { limit: None, shielded: false }, Frame::bounds)
+        unsafe { Frame::unmarked(self.frames()).as_ref() }.map_or(Bounds { limit: None, shielded: false }, Frame::bounds)
     }
 
     /// Opens `frame` within those that are open. By the fiber itself.
@@ -179,8 +198,9 @@ impl Control {
     pub(crate) fn children_into(&self, found: &mut Vec<Weak>) {
         let _held = lock_of(self).lock();
         let mut next = self.frames();
-        // SAFETY: I1 - the lock is held, so the frames stay open. A root has no children and nothing around it.
-        while let Some(frame) = unsafe { next.as_ref() } {
+        while !next.is_null() && !Frame::is_root(next) {
+            // SAFETY: I1, I2 - the lock is held, so the fiber's own frames stay open.
+            let frame = unsafe { &*next };
             if !frame.shielded {
                 // SAFETY: I1.
                 found.extend(unsafe { &*frame.children.get() }.iter().filter(|child| child.is_alive()));

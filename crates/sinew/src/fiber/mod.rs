@@ -119,7 +119,7 @@ pub(crate) struct Control {
 
     task: Cell<Option<&'static task::Table>>,
     site: Cell<Option<&'static Location<'static>>>,
-    /// What encloses its waits, innermost first; written by itself, under its lock.
+    /// What encloses its waits, innermost first; written by itself, under its lock. The root is marked (`frame.rs`).
     frames: AtomicPtr<Frame>,
     /// Boxed twice, so that it takes one word.
     name: UnsafeCell<Option<Box<Box<str>>>>,
@@ -272,7 +272,7 @@ impl Control {
         self.home.store(ptr::null_mut(), Relaxed);
         self.state.reset();
         self.join.reset();
-        self.frames.store(root.cast_mut(), Relaxed);
+        self.frames.store(Frame::as_root(root).cast_mut(), Relaxed);
         self.class.set(class);
         self.kind.set(kind);
         self.site.set(Some(site));
@@ -521,7 +521,7 @@ impl Control {
     /// Who counts it, if it belongs to a scope. Before its first run, or at its end: its root is the innermost frame then.
     pub(crate) fn tally(&self) -> Option<&Tally> {
         // SAFETY: a scope outlives its fibers (`rt::scope`), so a root and a tally that were set are alive until the fiber left them.
-        unsafe { self.frames().as_ref()?.tally().as_ref() }
+        unsafe { Frame::unmarked(self.frames()).as_ref()?.tally().as_ref() }
     }
 
     /// Whether it belongs to a scope, which tells of a panic that nobody took. Also when that is gone.

@@ -1,6 +1,6 @@
 //! Where control blocks live: places that are used again and again, and never unmapped.
 //!
-//! Blocks are 192 bytes in chunks of 16,384. They are type-stable: whoever holds an old pointer reads a control block, perhaps of a later fiber,
+//! Blocks are 192 bytes in chunks of 32,768: three huge pages of 2 MiB, but for the first chunk, which is in small ones, since most programs touch a part of it. They are type-stable: whoever holds an old pointer reads a control block, perhaps of a later fiber,
 //! never something else. That lets a late futex wake hit a block whose thread has gone. The index of a block and the
 //! version of its content make a fiber's id.
 //!
@@ -14,10 +14,11 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use super::Control;
 use crate::base::list::List;
 use crate::os::lock::Lock;
+use crate::os::memory;
 
-const CHUNK: usize = 16_384;
+const CHUNK: usize = 32_768;
 /// 67 million fibers at once: 17 TiB of default stacks.
-const CHUNKS: usize = 4096;
+const CHUNKS: usize = 2048;
 
 /// Blocks a worker keeps; above it half go to the shared list. Arbitrary: 96 KiB.
 const CACHE_MAX: usize = 512;
@@ -61,13 +62,11 @@ impl Shared {
         if self.chunks == CHUNKS {
             return false;
         }
-        // Zeroed, so that it comes untouched from the system and costs memory only as it is used; never freed.
-        let layout = std::alloc::Layout::array::<Control>(CHUNK).expect("the size of a chunk is a constant");
-        // SAFETY: the layout is not of size zero.
-        let chunk = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<Control>();
-        if chunk.is_null() {
-            return false;
-        }
+        let bytes = CHUNK * size_of::<Control>();
+        // Zeroed, and it costs memory only as it is used; never unmapped.
+        let mapped = if self.chunks == 0 { memory::map_small(bytes) } else { memory::map_huge(bytes) };
+        let Ok(chunk) = mapped else { return false };
+        let chunk = std::ptr::with_exposed_provenance_mut::<Control>(chunk);
         // Release: meets the Acquire of whoever walks the table.
         TABLE[self.chunks].store(chunk, Release);
         self.chunks += 1;

@@ -49,18 +49,33 @@ pub(crate) fn guard_by_protection() {
     KIND.store(PROTECT, Relaxed);
 }
 
-/// Reserves `len` bytes of zeroed memory that cost nothing until touched; never in huge pages.
+/// Reserves `len` bytes of zeroed memory for stacks, which cost nothing until touched; never in huge pages.
 pub(crate) fn map(len: usize) -> io::Result<usize> {
     injected_failure()?;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+    // Kernels before 6.7 do not read MAP_STACK as "no huge pages", so it is said twice.
+    reserve(len, libc::MAP_STACK, libc::MADV_NOHUGEPAGE)
+}
+
+/// Reserves `len` bytes of zeroed memory for what lies densely in it, page by page.
+pub(crate) fn map_small(len: usize) -> io::Result<usize> {
+    reserve(len, 0, libc::MADV_NOHUGEPAGE)
+}
+
+/// The same, in huge pages where there are any.
+pub(crate) fn map_huge(len: usize) -> io::Result<usize> {
+    reserve(len, 0, libc::MADV_HUGEPAGE)
+}
+
+fn reserve(len: usize, more_flags: libc::c_int, advice: libc::c_int) -> io::Result<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | more_flags;
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no memory of ours.
     let base = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // Kernels before 6.7 do not read MAP_STACK as "no huge pages"; where there are none this fails and does not matter.
+    // Where there are no huge pages this fails and does not matter.
     // SAFETY: the range was mapped just now.
-    unsafe { libc::madvise(base, len, libc::MADV_NOHUGEPAGE) };
+    unsafe { libc::madvise(base, len, advice) };
     Ok(base as usize)
 }
 

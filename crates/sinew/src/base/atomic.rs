@@ -18,5 +18,5 @@ macro_rules! in_statics {
 pub(crate) use in_statics;
 
 /// The ordering of a store that an earlier `fence(Release)` of its thread covers: Relaxed. ThreadSanitizer does not know fences; there such a store is a
-/// release itself, as in std's `Arc`.
+/// release itself (std's `Arc` does the like for its fence).
 pub(crate) const FENCED: Ordering = if cfg!(sinew_sanitize = "thread") { Release } else { Relaxed };

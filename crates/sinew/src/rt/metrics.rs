@@ -23,7 +23,7 @@ pub struct Metrics {
     pub ended: u64,
     /// Unstarted fibers in the group's queue.
     pub queued: usize,
-    /// Unstarted fibers that found their worker's own queue full and went to the group's.
+    /// Unstarted fibers that were moved to the group's queue because their worker's own was full.
     pub overflowed: u64,
     /// Wakes that a spinning worker served: no system call.
     pub wakes_by_spinner: u64,

@@ -31,8 +31,8 @@ use crate::sched::slot::Slot;
 /// Stacks of the reserve beside one per worker: so many fibers that never got one may wait for each other in their closures' destructors.
 const RESERVE_MORE: usize = 8;
 
-/// Unstarted children a worker keeps before the group's queue takes the rest. As tokio's and Go's local queues.
-const CHILDREN_MAX: usize = 256;
+/// Unstarted children a worker keeps; if they become more, the group's queue takes the oldest half. As tokio's and Go's local queues.
+pub(crate) const CHILDREN_MAX: usize = 256;
 
 /// What other threads touch of one worker.
 #[repr(align(128))]
@@ -388,18 +388,15 @@ impl Group {
         self.pay(&claimed)
     }
 
-    /// Takes the oldest of the group's queue; null if there is none.
-    #[inline]
-    pub(crate) fn pop(&self) -> *const Control {
-        if self.queued.load(Relaxed) == 0 {
-            return std::ptr::null();
-        }
+    /// Moves the oldest of the group's queue to `taken`, and a worker's share of the rest, `most` in all.
+    pub(crate) fn take(&self, most: usize, taken: &List<Control>) {
         let queue = self.queue.lock();
-        let control = queue.list.pop();
-        if !control.is_null() {
-            self.queued.fetch_sub(1, Relaxed);
+        let share = (queue.list.len() / self.seats.len()).clamp(1, most).min(queue.list.len());
+        for _ in 0..share {
+            // SAFETY: F1 - popped, so it is ours.
+            unsafe { taken.push(queue.list.pop()) };
         }
-        control
+        self.queued.fetch_sub(share, Relaxed);
     }
 
     /// Steals the oldest child of another worker, beginning after `thief`; null if there is none.

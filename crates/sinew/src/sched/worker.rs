@@ -36,7 +36,7 @@ use crate::fiber::task::{NeverRan, quietly};
 use crate::fiber::{Claimed, Control, Kind, Verdict, Watcher, pool};
 use crate::os::{audit, clock, fork, futex};
 use crate::sched::cancel::{cancel, fibers_of};
-use crate::sched::group::{Group, Seat, add};
+use crate::sched::group::{CHILDREN_MAX, Group, Seat, add};
 use crate::sched::slot::ASLEEP;
 
 /// Switches from fiber to fiber before the loop looks at everything else: half a microsecond of yields. A look costs about 10 ns.
@@ -45,6 +45,9 @@ const TURN: u32 = 32;
 /// How long an idle worker polls before it sleeps, and the pauses between two looks. flare's numbers: 5 us, a look every 0.5 us.
 const SPIN_NS: u64 = 5_000;
 const SPIN_PAUSES: u32 = 16;
+
+/// Fibers of a long group queue that a worker takes at once, at most. Arbitrary: the queue's lock costs as much as a short fiber.
+const TAKE_MAX: usize = 16;
 
 /// Placement: a worker with this many settled fibers above its group's mean, and an eighth of the mean, leaves unstarted ones to idle lighter workers.
 /// Fork-join trees stay below it.
@@ -305,7 +308,7 @@ impl Worker {
         if !control.is_null() {
             return control;
         }
-        let control = self.group.pop();
+        let control = self.take_of_group();
         if !control.is_null() {
             return control;
         }
@@ -356,11 +359,11 @@ impl Worker {
     /// What would starve if ready fibers and the newest children always came first: the oldest of the group's queue and the oldest child, by turns.
     fn next_of_others(&self) -> *const Control {
         let child_first = (self.turn.get() / 2).is_multiple_of(2);
-        let control = if child_first { self.oldest_child() } else { self.group.pop() };
+        let control = if child_first { self.oldest_child() } else { self.take_of_group() };
         if !control.is_null() {
             return control;
         }
-        if child_first { self.group.pop() } else { self.oldest_child() }
+        if child_first { self.take_of_group() } else { self.oldest_child() }
     }
 
     fn oldest_child(&self) -> *const Control {
@@ -608,9 +611,55 @@ impl Worker {
             self.group.announce(1);
             return true;
         }
-        self.group.overflowed.fetch_add(1, Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { self.group.push(control) }
+        self.spill();
+        let pushed = self.seat().children.push(control.cast_mut());
+        debug_assert!(pushed, "no room for a child after half of them were moved");
+        pushed
+    }
+
+    /// Moves the oldest half of the children to the group's queue: one claim and one wake call for all of them, and their order holds.
+    #[cold]
+    fn spill(&self) {
+        let (children, oldest) = (&self.seat().children, List::new());
+        while oldest.len() < CHILDREN_MAX / 2 {
+            match children.steal() {
+                // SAFETY: F1 - taken out, so it is ours and in no list.
+                Stolen::Item(control) => unsafe { oldest.push(control) },
+                Stolen::Retry => spin_loop(),
+                Stolen::Empty => break,
+            }
+        }
+        self.group.overflowed.fetch_add(oldest.len() as u64, Relaxed);
+        let queued = self.group.push_all(&oldest);
+        assert!(queued, "the queue of a group is closed by its last worker, and this one is there");
+    }
+
+    /// The oldest of the group's queue; of a long queue this worker's share too, as children, which the others may steal.
+    fn take_of_group(&self) -> *const Control {
+        if self.group.queued() == 0 {
+            return ptr::null();
+        }
+        let share = List::new();
+        self.group.take(if self.seat().children.len() == 0 { TAKE_MAX } else { 1 }, &share);
+        let first = share.pop();
+        if !share.is_empty() {
+            self.keep(&share);
+        }
+        first
+    }
+
+    /// Makes fibers of the group's queue this worker's children, so that the oldest is the next.
+    #[cold]
+    fn keep(&self, share: &List<Control>) {
+        let count = share.len();
+        let mut fibers = [ptr::null_mut(); TAKE_MAX];
+        fibers[..count].fill_with(|| share.pop());
+        for &control in fibers[..count].iter().rev() {
+            let pushed = self.seat().children.push(control);
+            assert!(pushed, "no room for {count} children where there were none");
+        }
+        // Whoever was woken for them has perhaps found nothing while they were in nobody's queue (S1).
+        self.group.announce(count);
     }
 
     /// The region that the running fiber `me` is in, if there is one.

@@ -395,46 +395,47 @@ fn fibers_of_a_scope_are_under_their_owners_deadline_and_detached_ones_are_not()
 }
 
 /// Wake against deadline against cancel, with exact accounting: whoever ends the park, the one unpark is used once, by that park or by the next.
+///
+/// The waiter is alone on its worker, so whether its second park suspends is certain: if the unpark is still there, it does not, and the rescuer, which is ready, does not run.
 #[test]
 fn a_wake_a_deadline_and_a_cancel_race_and_one_wins() {
-    let rounds: u64 = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
-    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut roll = move || {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random
-    };
+    let rounds = rounds("SINEW_TEST_RACES", 100_000, 1_000_000);
+    let (waiters, drivers) = (runtime(1), runtime(1));
+    let handle = waiters.handle();
     let (mut woken, mut elapsed, mut cut) = (0u64, 0u64, 0u64);
-    runtime(2).run(|| {
-        for round in 0..rounds {
-            let dice = roll();
-            let (cancels, sampled) = (dice >> 40 & 1 == 0, round % 1024 == 0);
-            let waiter = spawn(move || match timeout(Duration::from_nanos(dice % 16_000), park) {
-                Err(_) => {
-                    // Not used by the first park, so by this one: else it waits for ever.
-                    shield(park);
-                    End::Elapsed
-                }
-                // One of them used it, and we ask which only now and then: that takes time where none is left.
-                Ok(()) if cancels && sampled && shield(|| timeout(20 * MILLI, park)).is_ok() => End::Cut,
-                Ok(()) if cancels && !sampled => End::WokenOrCut,
-                Ok(()) => {
-                    assert!(!sampled || shield(|| timeout(MILLI, park)).is_err(), "the unpark was used twice");
-                    End::Woken
-                }
-            });
-            let steps = |n: u64| (0..n % 4).for_each(|_| yield_now());
-            steps(dice >> 20);
+    drivers.run(|| {
+        let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+        for _ in 0..rounds {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let (dice, cancels) = (random, random >> 40 & 1 == 0);
+            let sent = Arc::new(AtomicBool::new(false));
+            let waiter = {
+                let sent = sent.clone();
+                handle.spawn(move || {
+                    let outcome = timeout(Duration::from_nanos(dice % 16_000), park);
+                    until(|| sent.load(SeqCst));
+                    (outcome.is_err(), second_park_suspends())
+                })
+            };
+            (0..dice >> 20 & 63).for_each(|_| std::hint::spin_loop());
             if cancels {
                 waiter.cancel();
-                steps(dice >> 24);
+                (0..dice >> 28 & 63).for_each(|_| std::hint::spin_loop());
             }
             waiter.fiber().unpark();
+            sent.store(true, SeqCst);
             match waiter.join().unwrap() {
-                End::Elapsed => elapsed += 1,
-                End::Woken => woken += 1,
-                End::Cut | End::WokenOrCut => cut += 1,
+                (true, used) => {
+                    assert!(!used, "the deadline ended the park, and the unpark was used by it");
+                    elapsed += 1;
+                }
+                (false, true) => woken += 1,
+                (false, false) => {
+                    assert!(cancels, "neither deadline, nor cancel, nor the unpark ended the park");
+                    cut += 1;
+                }
             }
         }
     });
@@ -442,12 +443,25 @@ fn a_wake_a_deadline_and_a_cancel_race_and_one_wins() {
     assert!(woken > 0 && elapsed > 0 && cut > 0, "woken {woken}, elapsed {elapsed}, cut {cut}: not all of them were seen");
 }
 
-/// How a park of the race ended.
-enum End {
-    Elapsed,
-    Woken,
-    Cut,
-    WokenOrCut,
+/// Whether a park of the caller, alone on its worker, finds no unpark.
+fn second_park_suspends() -> bool {
+    let (waits, rescued) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+    let (me, waits_still, rescues) = (current(), waits.clone(), rescued.clone());
+    drop(spawn(move || {
+        if waits_still.load(SeqCst) {
+            rescues.store(true, SeqCst);
+            me.unpark();
+        }
+    }));
+    shield(park);
+    waits.store(false, SeqCst);
+    rescued.load(SeqCst)
+}
+
+/// How often a random test is tried: as the environment says, else fewer times without optimisation.
+fn rounds(variable: &str, debug: u64, release: u64) -> u64 {
+    let asked = std::env::var(variable).ok().map(|text| text.parse().expect("a number of rounds"));
+    asked.unwrap_or(if cfg!(debug_assertions) { debug } else { release })
 }
 
 // Shutdown
@@ -648,8 +662,7 @@ fn in_a_runtime_that_is_being_shut_down_spawns_are_refused_without_loss() {
 /// Runtimes that are shut down at random moments of a storm of spawns, parks, sleeps, scopes and cancels: all end, none of the handles hangs.
 #[test]
 fn shutdowns_at_random_points_under_load_lose_nothing() {
-    let rounds: u64 = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
-    for round in 0..rounds {
+    for round in 0..rounds("SINEW_TEST_SHUTDOWNS", 1_000, 10_000) {
         let runtime = runtime(1 + (round % 3) as usize);
         let handle = runtime.handle();
         let count = Arc::new(AtomicUsize::new(0));
@@ -705,7 +718,9 @@ fn in_a_forked_child_every_use_panics_with_a_clear_text() {
     let ended = spawn(|| 7);
     let running = spawn(park);
     let parked = running.fiber().clone();
-    let runtime = runtime(1);
+    let runtime = Arc::new(runtime(1));
+    let (of_metrics, of_handle) = (runtime.clone(), runtime.clone());
+    sinew::fiber_local!(static LOCAL: u32 = 7);
     let uses: Vec<Use> = vec![
         ("spawn", Box::new(|| drop(spawn(|| ())))),
         ("spawn_batch", Box::new(|| drop(sinew::spawn_batch([|| ()])))),
@@ -719,8 +734,13 @@ fn in_a_forked_child_every_use_panics_with_a_clear_text() {
         ("timeout", Box::new(|| timeout(MILLI, || ()).unwrap())),
         ("shield", Box::new(|| shield(|| ()))),
         ("metrics", Box::new(|| drop(sinew::metrics()))),
+        ("no_suspend", Box::new(|| sinew::no_suspend(|| ()))),
+        ("on_suspend", Box::new(|| sinew::on_suspend(|| ()))),
+        ("a fiber-local", Box::new(|| LOCAL.with(|value| assert_eq!(*value, 7)))),
         ("unpark", Box::new(move || parked.unpark())),
         ("builder", Box::new(|| drop(Runtime::builder().build()))),
+        ("a runtime's metrics", Box::new(move || drop(of_metrics.metrics()))),
+        ("a runtime's handle", Box::new(move || drop(of_handle.handle()))),
         ("a runtime", Box::new(move || drop(runtime.spawn(|| ())))),
     ];
     let uses = Arc::new(uses);
@@ -772,7 +792,7 @@ fn a_fiber_that_forks_and_ends_in_the_child_aborts_that_child_with_a_clear_text(
         let output = in_child("a_fiber_that_forks_and_ends_in_the_child_aborts_that_child_with_a_clear_text");
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{text}");
-        assert!(text.contains("a fiber ended in a forked child"), "{text}");
+        assert!(text.contains("a fiber ended or suspended in a forked child"), "{text}");
         return;
     }
     let status = spawn(|| {
@@ -788,6 +808,34 @@ fn a_fiber_that_forks_and_ends_in_the_child_aborts_that_child_with_a_clear_text(
     });
     let status = status.join().unwrap();
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT, "status {status:#x}");
+}
+
+#[test]
+fn a_scope_in_which_a_fork_was_made_does_not_come_to_its_end_in_the_child() {
+    const NAME: &str = "a_scope_in_which_a_fork_was_made_does_not_come_to_its_end_in_the_child";
+    if !is_child() {
+        let output = in_child(NAME);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        assert_eq!(text.matches("a scope came to its end in a forked child").count(), 2, "{text}");
+        return;
+    }
+    fn fork_in_scope() {
+        let parent = std::process::id();
+        let mut pid = 0;
+        scope(|s| {
+            s.spawn(move || assert_eq!(std::process::id(), parent, "a fiber runs in the child"));
+            // Also through the frames that close on the way.
+            // SAFETY: the child returns at once, into the end of the scope.
+            pid = timeout(HOUR, || shield(|| unsafe { libc::fork() })).unwrap();
+        });
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT, "status {status:#x}");
+    }
+    fork_in_scope();
+    spawn(fork_in_scope).join().unwrap();
 }
 
 #[test]
@@ -912,6 +960,168 @@ fn a_cancel_that_comes_as_a_scoped_fiber_ends_touches_nothing_of_its_owner() {
             drop(fiber);
         });
         receive.recv().unwrap().cancel();
+        owner.join().unwrap();
+    }
+}
+
+#[test]
+fn a_shutdown_reaches_a_fiber_that_computes() {
+    let runtime = runtime(2);
+    let runs = Arc::new(AtomicBool::new(false));
+    let fiber = {
+        let runs = runs.clone();
+        runtime.spawn(move || {
+            runs.store(true, SeqCst);
+            while !cancelled() {
+                std::hint::spin_loop();
+            }
+        })
+    };
+    while !runs.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+    fiber.join().unwrap();
+}
+
+/// Workers that have just run out of work when the stop comes: spinning, lying down, asleep.
+#[test]
+fn a_shutdown_of_a_runtime_that_has_just_gone_quiet_cancels_what_sleeps_there() {
+    for round in 0..rounds("SINEW_TEST_SHUTDOWNS", 300, 1_000) {
+        let runtime = runtime(2);
+        let asleep = Arc::new(AtomicUsize::new(0));
+        for _ in 0..2 {
+            let asleep = asleep.clone();
+            runtime.spawn(move || {
+                asleep.fetch_add(1, SeqCst);
+                sleep(HOUR);
+            });
+        }
+        while asleep.load(SeqCst) < 2 {
+            std::hint::spin_loop();
+        }
+        (0..round % 100).for_each(|_| std::hint::spin_loop());
+        runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+    }
+}
+
+#[test]
+fn fibers_of_a_shielded_scope_clean_up_through_a_shutdown_but_can_be_cancelled_themselves() {
+    let runtime = runtime(2);
+    let stage = Arc::new(AtomicUsize::new(0));
+    let cleaner = {
+        let stage = stage.clone();
+        runtime.spawn(move || {
+            shield(|| {
+                scope(|s| {
+                    let long = s.spawn(|| {
+                        stage.fetch_add(1, SeqCst);
+                        // Until the runtime is being shut down: then nothing new may be spawned.
+                        while sinew::Builder::new().spawn(|| ()).is_ok() {
+                            sleep(MILLI);
+                        }
+                        let before = Instant::now();
+                        scope(|_| sleep(3 * MILLI));
+                        assert!(before.elapsed() >= 3 * MILLI && !cancelled(), "the shutdown cut a sheltered sleep short");
+                    });
+                    let own = s.spawn(|| {
+                        stage.fetch_add(1, SeqCst);
+                        park();
+                        assert!(cancelled());
+                    });
+                    long.join().unwrap();
+                    own.cancel();
+                    own.join().unwrap();
+                });
+            });
+            assert!(cancelled());
+        })
+    };
+    while stage.load(SeqCst) < 2 {
+        std::thread::yield_now();
+    }
+    runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+    cleaner.join().unwrap();
+}
+
+#[test]
+fn fibers_of_a_scope_around_a_shield_are_cancelled_with_their_owner() {
+    let waiting = Arc::new(AtomicBool::new(false));
+    let owner = {
+        let waiting = waiting.clone();
+        spawn(move || {
+            scope(|s| {
+                let child = s.spawn(|| {
+                    waiting.store(true, SeqCst);
+                    park();
+                    cancelled()
+                });
+                shield(|| child.join().unwrap())
+            })
+        })
+    };
+    sinew::run(|| until(|| waiting.load(SeqCst)));
+    owner.cancel();
+    assert!(owner.join().unwrap());
+}
+
+#[test]
+fn a_shutdown_counts_what_has_not_begun_to_run() {
+    let runtime = runtime(1);
+    let (busy, gate) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let hog = {
+        let (busy, gate) = (busy.clone(), gate.clone());
+        runtime.spawn(move || {
+            busy.store(true, SeqCst);
+            while !gate.load(SeqCst) {
+                std::thread::yield_now();
+            }
+        })
+    };
+    while !busy.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    let queued: Vec<_> = (0..5).map(|_| runtime.spawn(|| ())).collect();
+    let unfinished = runtime.shutdown_timeout(MILLI).unwrap_err().to_string();
+    assert!(unfinished.contains("1 fiber had not ended") && unfinished.contains("and 5 that had not begun to run"), "{unfinished}");
+    gate.store(true, SeqCst);
+    hog.join().unwrap();
+    for fiber in queued {
+        assert!(fiber.join().unwrap_err().is::<NeverRan>());
+    }
+}
+
+#[test]
+fn a_runtime_dropped_by_its_own_fiber_where_that_must_not_suspend_says_so_at_once() {
+    let runtime = runtime(1);
+    let handle = runtime.handle();
+    let outcome = handle.spawn(move || sinew::no_suspend(|| drop(runtime))).join();
+    assert!(outcome.unwrap_err().downcast_ref::<&str>().unwrap().contains("its own fibers"));
+}
+
+/// The owner is cancelled as its scope ends by itself, and handles of the children are kept: what they began with is gone then.
+#[test]
+fn a_cancel_that_comes_as_a_scope_ends_touches_nothing_of_it() {
+    let runtime = runtime(2);
+    for round in 0..rounds("SINEW_TEST_SHUTDOWNS", 500, 5_000) {
+        let (kept, open) = (Arc::new(std::sync::Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let owner = {
+            let (kept, open) = (kept.clone(), open.clone());
+            runtime.spawn(move || {
+                scope(|s| {
+                    (0..32).for_each(|_| kept.lock().unwrap().push(s.spawn(yield_now).fiber().clone()));
+                    open.store(true, SeqCst);
+                });
+                // Writes over the frames that were there.
+                std::hint::black_box([0x41u8; 8192]);
+            })
+        };
+        while !open.load(SeqCst) {
+            std::hint::spin_loop();
+        }
+        (0..round % 300).for_each(|_| std::hint::spin_loop());
+        owner.cancel();
+        kept.lock().unwrap().iter().for_each(sinew::Fiber::cancel);
         owner.join().unwrap();
     }
 }

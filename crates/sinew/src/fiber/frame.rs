@@ -21,7 +21,8 @@ use std::ptr;
 use super::tally::Tally;
 use super::{Control, Weak};
 use crate::base::atomic::{AtomicU32, Relaxed};
-use crate::os::lock::Lock;
+use crate::os::fork;
+use crate::os::lock::{Held, Lock};
 
 /// Locks of frames, by place of the fiber. Arbitrary: several per worker, so that two workers seldom meet.
 const LOCK_COUNT: usize = 64;
@@ -31,8 +32,9 @@ struct FrameLock(Lock<()>);
 
 static LOCKS: [FrameLock; LOCK_COUNT] = [const { FrameLock(Lock::new(())) }; LOCK_COUNT];
 
-fn lock_of(control: &Control) -> &'static Lock<()> {
-    &LOCKS[control.place() as usize % LOCK_COUNT].0
+/// Takes the lock of a fiber's frames. Not in a forked child: it may be held for ever by a thread that is not there, and there is no other.
+fn lock(control: &Control) -> Option<Held<'static, ()>> {
+    (!fork::is_child()).then(|| LOCKS[control.place() as usize % LOCK_COUNT].0.lock())
 }
 
 /// Children enrolled before those that have ended are first swept out.
@@ -104,7 +106,8 @@ impl Frame {
         Self::new(around.limit.map_or(ptr::null(), ptr::from_ref), around.shielded)
     }
 
-    /// What the fibers of a scope within `around` begin with: its deadline. A shield is the owner's alone; while it is shielded no cancel is passed on.
+    /// What the fibers of a scope within `around` begin with: its deadline. A shield is the owner's; fibers of a scope that was opened in one are sheltered instead
+    /// (`enroll`): nothing from outside the shield reaches them, but a cancel of their own does.
     pub(crate) fn root(around: Bounds<'_>) -> Self {
         Self::new(around.limit.map_or(ptr::null(), ptr::from_ref), false)
     }
@@ -143,15 +146,22 @@ impl Frame {
     /// # Safety
     /// This frame is an open scope of `owner`; `child` is unstarted and the caller's alone.
     pub(crate) unsafe fn enroll(&self, owner: &Control, child: &Control) {
+        if self.shielded || owner.state.is_sheltered() {
+            child.state.shelter();
+        }
         if self.shielded {
             return;
         }
-        let held = lock_of(owner).lock();
+        let held = lock(owner);
         // SAFETY: I1 - the lock is held.
         let children = unsafe { &mut *self.children.get() };
         if children.len() == children.capacity() && children.len() >= CHILDREN_UNSWEPT {
             // Those that have ended are swept out as often as the list would grow, so that a scope that lives for ever does not.
             children.retain(Weak::is_alive);
+            // Else one that is nearly full of living children would be swept for each new one.
+            if children.len() > children.capacity() / 2 {
+                children.reserve(children.len());
+            }
         }
         children.push(Weak::of(child));
         let cancelled = owner.state.is_cancelled();
@@ -182,21 +192,21 @@ impl Control {
     /// # Safety
     /// The frame stays in place until it is closed by [`close`](Self::close), which comes before any frame around it is.
     pub(crate) unsafe fn open(&self, frame: &Frame) {
-        let _held = lock_of(self).lock();
+        let _held = lock(self);
         frame.outer.set(self.frames());
         self.set_frames(frame);
     }
 
     /// Closes the innermost frame, `frame`. By the fiber itself.
     pub(crate) fn close(&self, frame: &Frame) {
-        let _held = lock_of(self).lock();
+        let _held = lock(self);
         debug_assert!(ptr::eq(self.frames(), frame), "frames are closed in the order in which they were opened, last first");
         self.set_frames(frame.outer.get());
     }
 
     /// Appends to `found` the children that are cancelled with this fiber. By anybody who holds a reference, once it has been marked.
     pub(crate) fn children_into(&self, found: &mut Vec<Weak>) {
-        let _held = lock_of(self).lock();
+        let _held = lock(self);
         let mut next = self.frames();
         while !next.is_null() && !Frame::is_root(next) {
             // SAFETY: I1, I2 - the lock is held, so the fiber's own frames stay open.

@@ -21,6 +21,7 @@ pub(crate) mod hooks;
 pub(crate) mod join;
 pub(crate) mod local;
 pub(crate) mod pool;
+pub(crate) mod references;
 pub(crate) mod stack;
 pub(crate) mod state;
 pub(crate) mod switch;
@@ -35,12 +36,13 @@ use std::panic::Location;
 use std::ptr;
 use std::task::{RawWakerVTable, Waker};
 
-use crate::base::atomic::{AS_IN_MEMORY, AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicUsize, Relaxed, Release};
+use crate::base::atomic::{AS_IN_MEMORY, AtomicPtr, AtomicU32, AtomicUsize, Relaxed};
 use crate::base::list::Linked;
 use crate::os::clock;
 use frame::Frame;
 use join::Join;
 use local::{Payload, Place};
+use references::References;
 use stack::{Class, Stack};
 use state::{Cancel, Cause, State, Unpark};
 use tally::Tally;
@@ -101,13 +103,11 @@ pub(crate) struct Control {
     /// Atomic, as `deepest`, since a handle may ask for them from any thread; written by its worker alone.
     stack_bottom: AtomicUsize,
     index: u32,
-    /// Atomic, since who holds no reference may look whether the block is still the same fiber's.
-    version: AtomicU32,
+    references: References,
     pub(crate) state: State,
     /// What it waits for, while it waits.
     why: AtomicU32,
     pub(crate) join: Join,
-    references: AtomicU32,
     /// The deepest place of its stack at which it suspended: bytes above the stack's bottom.
     deepest: AtomicU32,
     class: Cell<Class>,
@@ -179,7 +179,7 @@ pub(crate) struct Weak {
 
 impl Weak {
     pub(crate) fn of(control: &Control) -> Self {
-        Self { control, version: control.version.load(Relaxed) }
+        Self { control, version: control.references.version() }
     }
 
     /// Whether the fiber has not ended, as far as a look without a reference can tell: `false` is certain.
@@ -194,22 +194,13 @@ impl Weak {
     #[must_use]
     pub(crate) fn pin(&self) -> Option<*const Control> {
         // SAFETY: as in `is_alive`.
-        let control = unsafe { &*self.control };
-        let mut references = control.references.load(Relaxed);
-        while references != 0 {
-            // Acquire: meets the Release in `occupy`; carries the version.
-            match control.references.compare_exchange_weak(references, references + 1, Acquire, Relaxed) {
-                Ok(_) => return Some(self.control),
-                Err(now) => references = now,
-            }
-        }
-        None
+        unsafe { &*self.control }.references.pin().then_some(self.control)
     }
 
     /// Whether the block is still this fiber's. For good, if the caller has pinned it.
     pub(crate) fn is_same(&self) -> bool {
         // SAFETY: as in `is_alive`.
-        unsafe { &*self.control }.version.load(Relaxed) == self.version
+        unsafe { &*self.control }.references.version() == self.version
     }
 }
 
@@ -233,11 +224,10 @@ impl Control {
             home: AtomicPtr::new(ptr::null_mut()),
             stack_bottom: AtomicUsize::new(0),
             index,
-            version: AtomicU32::new(0),
+            references: References::new(),
             state: State::new(),
             why: AtomicU32::new(0),
             join: Join::new(),
-            references: AtomicU32::new(0),
             deepest: AtomicU32::new(u32::MAX),
             class: Cell::new(Class::for_bytes(stack::DEFAULT_BYTES).expect("the default size is a valid one")),
             kind: Cell::new(Kind::Fiber),
@@ -279,11 +269,10 @@ impl Control {
         self.deepest.store(u32::MAX, Relaxed);
         self.marks.set(0);
         // Spread over fibers that live for one wake only: every place gets its turn as it is used again.
-        self.sample.set((self.index.wrapping_add(self.version.load(Relaxed)) % u32::from(SAMPLE_EVERY)) as u8 + 1);
+        self.sample.set((self.index.wrapping_add(self.references.version()) % u32::from(SAMPLE_EVERY)) as u8 + 1);
         // SAFETY: the block is the caller's alone.
         unsafe { *self.name.get() = name.map(Box::new) };
-        // Release: meets the Acquire in `Weak::pin`, which may come from one who knew an earlier fiber here: it sees the new version.
-        self.references.store(references, Release);
+        self.references.occupy(references);
     }
 
     /// Readies a block for the pool; its id is never seen again (for four billion uses of this place).
@@ -291,13 +280,13 @@ impl Control {
     /// # Safety
     /// The last reference is gone, and the caller gives the block to the pool.
     pub(crate) unsafe fn vacate(&self) {
-        self.version.store(self.version.load(Relaxed).wrapping_add(1), Relaxed);
+        self.references.vacate();
         // SAFETY: nobody else has a reference.
         unsafe { *self.name.get() = None };
     }
 
     pub(crate) fn id(&self) -> Id {
-        Id(u64::from(self.version.load(Relaxed)) << 32 | u64::from(self.index))
+        Id(u64::from(self.references.version()) << 32 | u64::from(self.index))
     }
 
     /// Its place in the pool.
@@ -378,7 +367,7 @@ impl Control {
     /// One owner more.
     #[inline]
     pub(crate) fn retain(&self) {
-        let before = self.references.fetch_add(1, Relaxed);
+        let before = self.references.retain();
         assert!(before < u32::MAX / 2, "too many handles to fiber {}", self.id());
     }
 
@@ -386,8 +375,7 @@ impl Control {
     #[inline]
     #[must_use]
     pub(crate) fn release(&self) -> bool {
-        // AcqRel: meets itself; whoever gives the block back has seen all that the other owners did to it.
-        self.references.fetch_sub(1, AcqRel) == 1
+        self.references.release()
     }
 
     /// Whether it has run.
@@ -418,6 +406,11 @@ impl Control {
         self.home.store(home.cast_mut(), Relaxed);
         self.sp.set(sp);
         self.stack_bottom.store(stack.bottom(), Relaxed);
+    }
+
+    /// Notes that it has left its worker for good. By that.
+    pub(crate) fn leave_home(&self) {
+        self.home.store(ptr::null_mut(), Relaxed);
     }
 
     /// Takes the stack away from a fiber that has ended on it.

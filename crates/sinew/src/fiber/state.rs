@@ -48,6 +48,8 @@ const CANCELLED: u32 = 1 << 5;
 const CUT: u32 = 1 << 6;
 /// In NOTIFIED: the wait was cut short by a cancel.
 const CUT_SHORT: u32 = 1 << 7;
+/// It works for one who is shielded: a shutdown does not cancel it.
+const SHELTERED: u32 = 1 << 8;
 
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,6 +210,16 @@ impl State {
         self.0.load(Acquire) & CANCELLED != 0
     }
 
+    /// Keeps a shutdown's cancel off, for good. Before it is queued.
+    pub(crate) fn shelter(&self) {
+        self.0.fetch_or(SHELTERED, Relaxed);
+    }
+
+    /// Whether a shutdown is not to cancel it.
+    pub(crate) fn is_sheltered(&self) -> bool {
+        self.0.load(Relaxed) & SHELTERED != 0
+    }
+
     /// Back to running, with the reason. By the fiber itself, once somebody has made it NOTIFIED.
     #[inline]
     pub(crate) fn end_wait(&self) -> Cause {
@@ -256,6 +268,7 @@ impl fmt::Debug for Snapshot {
             (CANCELLED, "+cancelled"),
             (CUT, "+may be cut"),
             (CUT_SHORT, "+cut short"),
+            (SHELTERED, "+sheltered"),
         ];
         for (bit, name) in bits {
             if self.0 & bit != 0 {

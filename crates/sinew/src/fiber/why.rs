@@ -1,6 +1,6 @@
 //! What a fiber waits for, in one word, for those who ask why nothing goes on.
 //!
-//! Written by the fiber before it waits, and not cleared after: it means something while the state word says WAITING. A relaxed store on a line
+//! Written by the fiber before it begins to wait, and not cleared after: it means something while the state word says WAITING. A relaxed store on a line
 //! that the wait writes anyway.
 
 use super::Control;

@@ -54,7 +54,17 @@ pub(crate) fn suspends(fiber: &dyn Display, stack_left: usize) {
 
 #[cold]
 fn look(fiber: &dyn Display, stack_left: usize) {
-    if stack_left < STACK_BYTES || !is_new(call_stack()) {
+    if stack_left < STACK_BYTES {
+        static ONCE: AtomicBool = AtomicBool::new(false);
+        if !ONCE.swap(true, Relaxed) {
+            let _ = writeln!(
+                std::io::stderr(),
+                "sinew audit: fiber {fiber}, and others with less than 128 KiB of stack left, cannot be looked at"
+            );
+        }
+        return;
+    }
+    if !is_new(call_stack()) {
         return;
     }
     let frames = Backtrace::force_capture().to_string();

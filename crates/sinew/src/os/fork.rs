@@ -36,6 +36,14 @@ pub(crate) fn is_child() -> bool {
 pub(crate) const REFUSAL: &str = "sinew cannot be used in a forked child: its workers were left behind in the parent; exec or _exit there, \
      use std::process::Command, or fork before the first use";
 
+/// Ends a forked child where it can neither go on nor unwind.
+#[cold]
+pub(crate) fn abort(what: &str) -> ! {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "sinew: {what}. {REFUSAL}");
+    std::process::abort();
+}
+
 /// Panics in a forked child.
 #[inline]
 #[track_caller]

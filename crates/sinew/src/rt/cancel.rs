@@ -64,11 +64,13 @@ impl From<Elapsed> for io::Error {
 /// | [`sleep`](crate::sleep), [`sleep_until`](crate::sleep_until) | yes | yes, unless the duration is zero | the rest of the time |
 /// | [`park`](crate::park), [`park_timeout`](crate::park_timeout) | yes | yes | an `unpark` that came before, or comes later, is kept for the next park |
 /// | [`yield_now`](crate::yield_now) | yes | no | |
-/// | [`JoinHandle::join`](crate::JoinHandle::join), [`run`](crate::run) | yes | no | |
+/// | [`JoinHandle::join`](crate::JoinHandle::join), [`ScopedJoinHandle::join`](crate::ScopedJoinHandle::join) | yes, unless it has ended | no | |
+/// | [`run`](crate::run), [`Runtime::run`](crate::Runtime::run), [`Handle::run`](crate::Handle::run) | yes | no | |
 /// | [`scope`](crate::scope), at its end | yes | no | |
 /// | [`Runtime::shutdown_timeout`](crate::Runtime::shutdown_timeout), drop of a [`Runtime`](crate::Runtime) | yes | no | |
-/// | [`spawn`](crate::spawn()), [`unpark`](crate::Fiber::unpark), [`cancel`](crate::JoinHandle::cancel), `cancelled` | no | no | |
-/// | [`timeout`], [`shield`] | as what they call | as what they call | |
+/// | [`spawn`](crate::spawn()), [`spawn_batch`](crate::spawn_batch), [`hop`](crate::hop), [`unpark`](crate::Fiber::unpark), [`cancel`](crate::JoinHandle::cancel), `cancelled` | no | no | |
+/// | [`on_suspend`](crate::on_suspend), [`on_resume`](crate::on_resume), [`no_suspend`](crate::no_suspend) | no; inside, a suspension panics | no | |
+/// | [`timeout`], [`shield`], `with` of a [`fiber_local!`](crate::fiber_local) | as what they call | as what they call | |
 ///
 /// # Examples
 /// ```
@@ -121,7 +123,8 @@ where
 
 /// Runs `f`, in which cancel points do not fail for a cancel, nor for a deadline, that comes from outside: cleaning up goes on as ever.
 ///
-/// The cancel is not lost: cancel points after the shield fail. A [`timeout`] opened in `f` counts. Fibers of a scope opened in `f` are shielded too.
+/// The cancel is not lost: cancel points after the shield fail. A [`timeout`] opened in `f` counts. What comes from outside does not reach the fibers of a scope opened in `f`
+/// either, not even a shutdown; one that is cancelled by its own handle is. Fibers of a scope that is around the shield are cancelled with the caller all the same.
 ///
 /// # Suspends
 /// Only where `f` does.

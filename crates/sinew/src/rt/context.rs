@@ -9,6 +9,7 @@ use crate::base::atomic::thread_local;
 use crate::fiber::Control;
 use crate::fiber::hooks::{Region, When};
 use crate::fiber::local::{Inherited, Place};
+use crate::os::fork;
 use crate::sched::worker::{Worker, here};
 
 thread_local! {
@@ -45,6 +46,7 @@ pub(crate) fn place() -> Option<&'static Place> {
 /// As `place`, on a plain thread. Not inlined: law R1.
 #[inline(never)]
 fn place_of_thread() -> Option<&'static Place> {
+    fork::refuse();
     // SAFETY: it has no destructor, so it stays until the thread's memory goes; the reference does not leave the thread.
     LOCALS.try_with(ptr::from_ref).ok().map(|place| unsafe { &*place })
 }
@@ -125,6 +127,7 @@ pub fn no_suspend<F, T>(f: F) -> T
 where
     F: FnOnce() -> T,
 {
+    fork::refuse();
     let region = Region { what: "sinew::no_suspend, entered", site: Location::caller() };
     let _leave = Leave(set_region(Some(region)));
     f()
@@ -188,7 +191,7 @@ where
 }
 
 fn set_hook(when: When, site: &'static Location<'static>, hook: Box<dyn FnMut()>) {
-    let Some((_, me)) = fiber() else { return };
+    let Some((_, me)) = fiber() else { return fork::refuse() };
     // None if the fiber has ended but for the drop of its outcome: then it has no hooks any more.
     if let Some(locals) = me.locals.get_or_make() {
         locals.hooks.push(when, site, hook);

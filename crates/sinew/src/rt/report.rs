@@ -15,6 +15,9 @@ use crate::sched::group::Group;
 /// Fibers that a report names; of the others it says how many they are.
 const NAMED_MAX: usize = 100;
 
+/// Fibers of a scope that are named where its owner waits for them.
+const CHILDREN_NAMED_MAX: usize = 4;
+
 /// Looks per deadlock watch period. Arbitrary: a report comes at most a quarter late.
 const LOOKS: u32 = 4;
 
@@ -23,6 +26,8 @@ const LOOKS: u32 = 4;
 /// `Debug` and `Display` name each of them, where it was spawned and what it waits for.
 pub struct Unfinished {
     fibers: Vec<Fiber>,
+    /// Fibers that had not begun, whose workers were too busy to refuse them.
+    unstarted: usize,
     lines: Vec<String>,
 }
 
@@ -30,7 +35,7 @@ impl Unfinished {
     pub(crate) fn of(group: &Group) -> Self {
         let kept: Vec<Kept> = fibers_of(group, None).collect();
         let lines = kept.iter().take(NAMED_MAX).map(|kept| Line(kept.control()).to_string()).collect();
-        Self { fibers: kept.into_iter().map(Kept::into_fiber).collect(), lines }
+        Self { fibers: kept.into_iter().map(Kept::into_fiber).collect(), unstarted: group.unstarted(), lines }
     }
 
     /// The fibers.
@@ -53,8 +58,12 @@ impl fmt::Display for Unfinished {
         write!(f, "{count} fiber{} had not ended", if count == 1 { "" } else { "s" })?;
         self.lines.iter().try_for_each(|line| write!(f, "\n  {line}"))?;
         match count.saturating_sub(NAMED_MAX) {
+            0 => {}
+            more => write!(f, "\n  and {more} more")?,
+        }
+        match self.unstarted {
             0 => Ok(()),
-            more => write!(f, "\n  and {more} more"),
+            more => write!(f, "\n  and {more} that had not begun to run"),
         }
     }
 }
@@ -77,13 +86,30 @@ impl fmt::Display for Line<'_> {
             None => f.write_str("runs, or is about to"),
             Some(Why::Park) => f.write_str("is parked: only an unpark or a cancel ends that"),
             Some(Why::Sleep) => f.write_str("sleeps"),
-            Some(Why::Scope) => f.write_str("waits for the fibers of its scope"),
+            Some(Why::Scope) => self.write_scope(f),
             Some(Why::Shutdown) => f.write_str("waits for a runtime to shut down"),
             // While it waits it keeps that fiber's block.
             Some(Why::Join(place)) => match Kept::new(&fiber::Weak::of(pool::at(place))) {
                 Some(joined) => write!(f, "waits for the end of fiber {}", joined.control()),
                 None => f.write_str("is about to run: the fiber it joined has ended"),
             },
+        }
+    }
+}
+
+impl Line<'_> {
+    fn write_scope(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut children = Vec::new();
+        self.0.children_into(&mut children);
+        f.write_str("waits for the fibers of its scope")?;
+        let mut named = 0;
+        for child in children.iter().filter_map(Kept::new).take(CHILDREN_NAMED_MAX) {
+            write!(f, "{} {}", if named == 0 { ":" } else { "," }, child.control().id())?;
+            named += 1;
+        }
+        match children.len() - named {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::base::mask::WORKERS_MAX;
 use crate::fiber::stack::{self, Class};
 use crate::fiber::why::Why;
 use crate::os::{audit, clock, cpu, fault, fork};
+use crate::sched::cancel::cancel_all;
 use crate::sched::group::{AwaitExit, Group};
 use crate::sched::worker::{Worker, forget_here, here, make_ready};
 
@@ -64,18 +65,21 @@ impl Runtime {
 
     /// What this runtime has counted.
     pub fn metrics(&self) -> Metrics {
+        fork::refuse();
         Metrics::of(&self.group)
     }
 
     /// A way to spawn into this runtime that can be cloned and kept, also beyond its end.
     pub fn handle(&self) -> Handle {
+        fork::refuse();
         Handle { group: self.group.clone() }
     }
 
     /// Ends the runtime: refuses new fibers, [cancels](crate::JoinHandle::cancel) all that have started, drops the others unrun (their `join` gives a
     /// [`NeverRan`](crate::NeverRan)), and waits until all have ended.
     ///
-    /// Nothing is torn down by force. Afterwards `spawn` into it panics, and [`run`](Self::run) too.
+    /// Nothing is torn down by force: what a [`shield`](crate::shield) keeps cancels off goes on, and so do the fibers of scopes opened in it. Afterwards `spawn` into it
+    /// panics, and [`run`](Self::run) too. When it returns `Ok`, all fibers have ended; the workers' threads may still be running the destructors of their thread-locals.
     ///
     /// # Suspends
     /// Yes, until all fibers have ended or `grace` is over. No cancel point.
@@ -101,12 +105,16 @@ impl Runtime {
 
     fn end(&self, grace: Duration) -> Result<(), Unfinished> {
         fork::refuse();
+        let deadline_ns = clock::deadline_ns(grace);
         if self.is_mine() {
             self.group.stop();
             panic!("a runtime was shut down by one of its own fibers, which it would have to wait for: do it elsewhere");
         }
         let me = Me::to_wait();
         self.group.stop();
+        // Here, and once more by each worker for what it has started meanwhile: a fiber that computes keeps its worker from it.
+        cancel_all(&self.group, None);
+        me.control().note_why(Why::Shutdown);
         me.control().state.begin_wait();
         let left = match self.group.await_exit(me.control()) {
             AwaitExit::Done => {
@@ -115,7 +123,7 @@ impl Runtime {
             }
             AwaitExit::Wait => {
                 // SAFETY: the wait was begun above; the last worker to leave, or the deadline, ends it.
-                unsafe { me.wait(Why::Shutdown, clock::deadline_ns(grace)) };
+                unsafe { me.wait(deadline_ns) };
                 self.group.forget_waiter()
             }
         };
@@ -158,10 +166,10 @@ impl Drop for Runtime {
         }
         // Where the caller must not suspend, its thread waits.
         let ended = match region() {
-            None => self.end(DROP_GRACE),
-            Some(_) => {
+            Some(_) if !self.is_mine() => {
                 std::thread::scope(|s| s.spawn(|| self.end(DROP_GRACE)).join()).expect("a shutdown does not panic on a plain thread")
             }
+            _ => self.end(DROP_GRACE),
         };
         if let Err(unfinished) = ended {
             let _ = writeln!(
@@ -247,6 +255,9 @@ impl RuntimeBuilder {
 
     /// Has a thread look from time to time, and write to stderr if for `period` no fiber could run and none was waiting for a moment in time: a probable
     /// deadlock, with the name, spawn site and wait of every fiber. It never ends anything: threads outside may yet wake them.
+    ///
+    /// Whoever sleeps, or waits with a time-out, however long, counts as waiting for a moment in time: then there is no report. A fiber that waits for another runtime's is
+    /// taken for one that waits for ever.
     ///
     /// Off by default. Zero is an error of [`build`](Self::build).
     pub fn deadlock_watch(mut self, period: Duration) -> Self {

@@ -13,6 +13,7 @@ use super::wait::Me;
 use crate::fiber::frame::Frame;
 use crate::fiber::tally::Tally;
 use crate::fiber::why::Why;
+use crate::os::fork;
 use crate::sched::group::Group;
 
 /// Where scoped fibers are spawned, as [`std::thread::Scope`]. See [`scope`].
@@ -69,10 +70,15 @@ where
     // SAFETY: the scope stays in place, and its frame is closed below, whatever `f` does.
     unsafe { me.control().open(&scope.frame) };
     let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
+    if fork::is_child() {
+        // The fibers that would have to be waited for are in the parent, and may borrow from this frame there.
+        fork::abort("a scope came to its end in a forked child");
+    }
+    me.control().note_why(Why::Scope);
     me.control().state.begin_wait();
     if scope.tally.begin_wait() {
         // SAFETY: the wait was begun above; the last child ends it.
-        unsafe { me.wait(Why::Scope, u64::MAX) };
+        unsafe { me.wait(u64::MAX) };
     } else {
         me.abandon_wait();
     }

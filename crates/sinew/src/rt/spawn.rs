@@ -209,16 +209,14 @@ impl<T> Handle<T> {
         }
         // SAFETY: the fiber is not watched, so the field is this handle's (`join.rs`, I1).
         unsafe { control.put_watcher(Watcher::Waiter(me.control())) };
+        me.control().note_why(Why::join(control));
         me.control().state.begin_wait();
         if control.join.watch() {
             // SAFETY: the wait was begun above; the finisher ends it.
             unsafe {
                 match me {
-                    Me::Fiber(worker, waiter) => {
-                        waiter.note_why(Why::join(control));
-                        worker.suspend_for(waiter, control)
-                    }
-                    Me::Thread(_) => me.wait(Why::join(control), u64::MAX),
+                    Me::Fiber(worker, waiter) => worker.suspend_for(waiter, control),
+                    Me::Thread(_) => me.wait(u64::MAX),
                 };
             }
         } else {

@@ -47,8 +47,7 @@ impl Me {
     ///
     /// # Safety
     /// The caller is this `Me` and has begun a wait on its own state word that somebody, or the deadline, will end.
-    pub(crate) unsafe fn wait(&self, why: Why, deadline_ns: u64) -> Cause {
-        self.control().note_why(why);
+    pub(crate) unsafe fn wait(&self, deadline_ns: u64) -> Cause {
         match self {
             // SAFETY: the caller's promise.
             Me::Fiber(worker, control) => unsafe { worker.suspend_until(control, deadline_ns) },
@@ -115,7 +114,8 @@ impl CancelPoint<'_> {
     /// # Errors
     /// As [`Me::cancel_point`]: a cancel has come meanwhile.
     #[inline]
-    pub(crate) fn begin(&self, ends: Ends) -> Result<bool, Cut> {
+    pub(crate) fn begin(&self, why: Why, ends: Ends) -> Result<bool, Cut> {
+        self.me.control().note_why(why);
         let ends = if self.bounds.shielded { ends } else { ends.or_cancel() };
         match self.me.control().state.begin(ends) {
             Begin::Wait => Ok(true),
@@ -129,11 +129,11 @@ impl CancelPoint<'_> {
     /// # Safety
     /// As [`Me::wait`].
     #[inline]
-    pub(crate) unsafe fn wait(&self, why: Why, deadline_ns: u64) -> Result<Cause, Cut> {
+    pub(crate) unsafe fn wait(&self, deadline_ns: u64) -> Result<Cause, Cut> {
         let limit = self.bounds.limit.filter(|limit| limit.deadline_ns < deadline_ns);
         let until_ns = limit.map_or(deadline_ns, |limit| limit.deadline_ns);
         // SAFETY: the caller's promise.
-        match (unsafe { self.me.wait(why, until_ns) }, limit) {
+        match (unsafe { self.me.wait(until_ns) }, limit) {
             (Cause::Cancelled, _) => Err(Cut::Cancelled),
             (Cause::TimedOut, Some(limit)) => {
                 limit.note_cut();
@@ -198,9 +198,9 @@ pub fn park_timeout(timeout: Duration) {
 fn park_until(deadline_ns: u64) {
     let me = Me::to_wait();
     let Ok(point) = me.cancel_point() else { return };
-    if point.begin(Ends::BY_UNPARK) == Ok(true) {
+    if point.begin(Why::Park, Ends::BY_UNPARK) == Ok(true) {
         // SAFETY: the park was begun above; `unpark`, a cancel or the deadline ends it.
-        let _ = unsafe { point.wait(Why::Park, deadline_ns) };
+        let _ = unsafe { point.wait(deadline_ns) };
     }
 }
 
@@ -265,8 +265,8 @@ pub fn sleep_until(deadline: Instant) {
 fn sleep_until_ns(deadline_ns: u64) {
     let me = Me::to_wait();
     let Ok(point) = me.cancel_point() else { return };
-    if point.begin(Ends::BY_CLAIM) == Ok(true) {
+    if point.begin(Why::Sleep, Ends::BY_CLAIM) == Ok(true) {
         // SAFETY: the wait was begun above; a cancel or the deadline ends it.
-        let _ = unsafe { point.wait(Why::Sleep, deadline_ns) };
+        let _ = unsafe { point.wait(deadline_ns) };
     }
 }

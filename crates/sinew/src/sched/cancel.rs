@@ -51,7 +51,13 @@ fn cancel_one(fiber: &Control, below: &mut Vec<Weak>) {
     }
 }
 
-/// The started fibers of `group` that have not ended, of one worker or of all.
+/// Cancels the started fibers of `group`, of one worker or of all, since it is being shut down; but those that clean up for one who is shielded.
+pub(crate) fn cancel_all(group: &Group, worker: Option<usize>) {
+    let all = fibers_of(group, worker);
+    all.filter(|kept| !kept.control().state.is_sheltered()).for_each(|kept| cancel(kept.control()));
+}
+
+/// The started fibers of `group` that have not left their worker, of one worker or of all.
 pub(crate) fn fibers_of(group: &Group, worker: Option<usize>) -> impl Iterator<Item = Kept> {
     pool::blocks().filter_map(move |block| {
         let is_there = |index: usize| std::ptr::eq(block.home(), std::ptr::from_ref(group.seats[index]).cast());
@@ -62,6 +68,6 @@ pub(crate) fn fibers_of(group: &Group, worker: Option<usize>) -> impl Iterator<I
         };
         // Looked at again once it is kept: it may have become another fiber, of another group.
         let kept = here(block).then(|| Kept::new(&Weak::of(block))).flatten()?;
-        (here(block) && !block.join.is_done()).then_some(kept)
+        here(block).then_some(kept)
     })
 }

@@ -424,6 +424,11 @@ impl Group {
         self.queued.load(Relaxed)
     }
 
+    /// Fibers that have not begun to run, as a look sees them.
+    pub(crate) fn unstarted(&self) -> usize {
+        self.queued() + self.starved_count.load(Relaxed) + self.seats.iter().map(|seat| seat.children.len()).sum::<usize>()
+    }
+
     /// Puts an unstarted fiber aside for which there is no stack, and has every worker look whether it can spare one.
     ///
     /// # Safety

@@ -35,7 +35,7 @@ use crate::fiber::switch::{FloatControl, leave_for_good, prepare, switch_keeping
 use crate::fiber::task::{NeverRan, quietly};
 use crate::fiber::{Claimed, Control, Kind, Verdict, Watcher, pool};
 use crate::os::{audit, clock, fork, futex};
-use crate::sched::cancel::{cancel, fibers_of};
+use crate::sched::cancel::cancel_all;
 use crate::sched::group::{CHILDREN_MAX, Group, Seat, add};
 use crate::sched::slot::ASLEEP;
 
@@ -214,6 +214,9 @@ impl Worker {
     pub(crate) fn run(&self) {
         HERE.with(|here| here.set(self));
         loop {
+            if fork::is_child() {
+                end_of_child();
+            }
             self.look_around();
             let next = self.next();
             // SAFETY: `next` took the fiber out of its queue: it is ours (F1).
@@ -259,12 +262,12 @@ impl Worker {
         }
     }
 
-    /// The runtime is being shut down: cancels what lives here, once, and ends what found no stack. Nothing is started here any more but to be refused, so
-    /// no fiber is missed.
+    /// The runtime is being shut down: cancels what lives here, once, and ends what found no stack. Who shuts it down has done so already, also where a
+    /// fiber computes; but what was started meanwhile is found here. Nothing is started any more but to be refused, so none is missed.
     #[cold]
     fn wind_up(&self) {
-        if !self.wound_up.replace(true) {
-            fibers_of(&self.group, Some(self.index)).for_each(|kept| cancel(kept.control()));
+        if !self.wound_up.replace(true) && self.settled.get() != 0 {
+            cancel_all(&self.group, Some(self.index));
         }
         if self.group.has_starved() {
             self.refuse_starved();
@@ -881,6 +884,7 @@ impl Worker {
         // before this stack has been left (`stack.rs`, I2).
         let stack = unsafe { control.take_stack() };
         let condemned = control.verdict() != Verdict::Run;
+        control.leave_home();
         if control.release() {
             // SAFETY: the last reference is gone.
             unsafe { recycle(control) };
@@ -946,9 +950,7 @@ unsafe extern "C" fn root(arg: *mut u8) -> ! {
 /// A fiber that forked has ended in the child too, and there is nothing to go on with.
 #[cold]
 fn end_of_child() -> ! {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "sinew: a fiber ended in a forked child. {}", fork::REFUSAL);
-    std::process::abort();
+    fork::abort("a fiber ended or suspended in a forked child");
 }
 
 /// Runs user code to its end and pays what the end owes.

@@ -1,5 +1,7 @@
 #[path = "../../../src/fiber/join.rs"]
 pub mod join;
+#[path = "../../../src/fiber/references.rs"]
+pub mod references;
 #[path = "../../../src/fiber/state.rs"]
 pub mod state;
 #[path = "../../../src/fiber/tally.rs"]

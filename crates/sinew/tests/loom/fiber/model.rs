@@ -3,6 +3,7 @@ use std::sync::Arc;
 use loom::cell::UnsafeCell;
 
 use super::join::{Detach, Finish, Join};
+use super::references::References;
 use super::state::{Begin, Cancel, Cause, Ends, State, Unpark};
 use super::tally::Tally;
 use crate::base::atomic::{AtomicUsize, Relaxed};
@@ -399,4 +400,53 @@ fn state_join_and_tally_need_their_orderings() {
     check_notices("relaxed", 3, two_claims);
     check_notices("relaxed", 3, join_against_end);
     check_notices("relaxed", 3, scope_against_children);
+}
+
+/// A block goes from one fiber to the next while one who knows the first pins it: he gets the first, whole, or learns that it is gone; and the block is given
+/// back once per fiber.
+fn pin_against_reuse() {
+    let block = Arc::new((References::new(), Cargo::new(), AtomicUsize::new(0)));
+    block.1.put(1);
+    block.0.occupy(1);
+    let known = block.0.version();
+    let stranger = {
+        let block = block.clone();
+        loom::thread::spawn(move || {
+            if !block.0.pin() {
+                return false;
+            }
+            let same = block.0.version() == known;
+            if same {
+                assert_eq!(block.1.get(), 1, "another fiber's content under the first one's version");
+            }
+            let last = block.0.release();
+            if last {
+                block.2.fetch_add(1, Relaxed);
+            }
+            last && same
+        })
+    };
+    // The first fiber's last owner lets go; if nobody else holds it, the block becomes the second's.
+    let reused = block.0.release();
+    if reused {
+        block.2.fetch_add(1, Relaxed);
+        block.0.vacate();
+        block.1.put(2);
+        block.0.occupy(1);
+    }
+    let given_back_by_stranger = stranger.join().unwrap();
+    assert_ne!(reused, given_back_by_stranger, "a block is given back by exactly one");
+    if reused {
+        assert!(block.0.release(), "the second fiber's only owner");
+    }
+}
+
+#[test]
+fn a_pinned_block_is_the_fiber_it_was_known_as_or_known_to_be_another() {
+    check(3, pin_against_reuse);
+}
+
+#[test]
+fn without_orderings_a_pin_may_take_one_fiber_for_another() {
+    check_notices("relaxed", 3, pin_against_reuse);
 }

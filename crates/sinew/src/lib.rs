@@ -34,6 +34,11 @@ pub mod hidden {
         crate::os::memory::fail_after(calls);
     }
 
+    /// Lets there be no more control blocks than `blocks` at once.
+    pub fn limit_blocks(blocks: usize) {
+        crate::fiber::pool::limit(blocks);
+    }
+
     /// Stacks of all sizes that exist in this process.
     pub fn stacks() -> usize {
         crate::fiber::stack::depot().carved()

@@ -2,7 +2,6 @@
 //!
 //! What ends or silences a process is tried in a child: this test binary again, with one test selected.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::any::Any;
 use std::cell::RefCell;
 use std::future::Future;
@@ -846,47 +845,14 @@ fn a_million_panicking_fibers_leave_everything_usable_and_memory_flat() {
 
 // ---- `run` and `scope` end after their fibers, whatever happens
 
-/// The system's allocator; can be told to refuse what control blocks are made of.
-struct Refusing;
-
-static REFUSE_BLOCKS: AtomicBool = AtomicBool::new(false);
-
-// SAFETY: passes everything on to the system's allocator, or says that there is no memory.
-unsafe impl GlobalAlloc for Refusing {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if layout.align() == 64 && layout.size() > 1 << 17 && REFUSE_BLOCKS.load(SeqCst) {
-            return std::ptr::null_mut();
-        }
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Refusing = Refusing;
-
 #[test]
 fn run_does_not_come_back_before_its_fiber_ended_even_when_blocks_run_out() {
     // A plain thread that never waited before has no control block. If the fiber of its `run` takes the last one, the thread must
     // not give up waiting: the fiber borrows from it.
     let ended = in_child(|| {
         sinew::run(|| ());
-        REFUSE_BLOCKS.store(true, SeqCst);
+        // More than a worker keeps for itself.
+        sinew::hidden::limit_blocks(2_000);
         let mut parked = Vec::new();
         while let Ok(handle) = sinew::Builder::new().stack_size(16 * 1024).spawn(sinew::park) {
             parked.push(handle);

@@ -8,8 +8,8 @@
 //! costs more than the rest of a spawn.
 
 use std::ptr;
-use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 use super::Control;
 use crate::base::list::List;
@@ -45,7 +45,7 @@ impl Shared {
         if !block.is_null() {
             return block;
         }
-        if self.unused == 0 && !self.add_chunk() {
+        if self.used() >= LIMIT.load(Relaxed) || (self.unused == 0 && !self.add_chunk()) {
             return ptr::null_mut();
         }
         self.unused -= 1;
@@ -56,6 +56,11 @@ impl Shared {
             block.write(Control::vacant((chunk * CHUNK + place) as u32));
             block
         }
+    }
+
+    /// Blocks that were ever given out.
+    fn used(&self) -> usize {
+        self.chunks * CHUNK - self.unused
     }
 
     fn add_chunk(&mut self) -> bool {
@@ -75,12 +80,16 @@ impl Shared {
     }
 }
 
+/// Makes the pool give out no more blocks than `blocks` in all; for tests of exhaustion.
+pub(crate) fn limit(blocks: usize) {
+    LIMIT.store(blocks, Relaxed);
+}
+
+static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+
 /// Every block that was ever used, in use or not. Those who look must make do with atomics, or pin the fiber first (`Weak`).
 pub(crate) fn blocks() -> impl Iterator<Item = &'static Control> {
-    let used = {
-        let shared = SHARED.lock();
-        shared.chunks * CHUNK - shared.unused
-    };
+    let used = SHARED.lock().used();
     (0..used).map(|place| at(place as u32))
 }
 

@@ -26,6 +26,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use super::hooks::Hooks;
+use super::task::discard;
 
 /// What a panic carries.
 pub(crate) type Payload = Box<dyn Any + Send>;
@@ -163,8 +164,7 @@ impl Locals {
             None => self.panic.set(Some(payload)),
             Some(first) => {
                 self.panic.set(Some(first));
-                // Its drop could panic in turn; the panic hook has reported it.
-                mem::forget(payload);
+                discard(payload);
             }
         }
         true
@@ -221,7 +221,7 @@ impl Drop for Inherited {
 fn refuse(locals: &Locals) {
     while locals.drop_last() {}
     // A refused fiber has no outcome that could show it.
-    mem::forget(locals.panic.take());
+    locals.panic.take().into_iter().for_each(discard);
 }
 
 /// Where the locals of a fiber or a thread hang.

@@ -164,7 +164,7 @@ unsafe fn refuse<F: FnOnce() -> T, T>(control: &Control, why: NeverRan) -> Ended
     // SAFETY: `load` put an `F` there, and a fiber is run or refused once.
     let closure = unsafe { take::<F>(control) };
     quietly(|| drop(closure));
-    std::mem::forget(control.end_locals());
+    control.end_locals().into_iter().for_each(discard);
     // SAFETY: the closure is out of the slot.
     unsafe { finish::<T>(control, Err(Box::new(why))) }
 }
@@ -179,8 +179,7 @@ fn fail<T>(outcome: Outcome<T>, panic: Box<dyn Any + Send>) -> Outcome<T> {
             Err(panic)
         }
         Err(own) => {
-            // Its drop could panic in turn; the panic hook has reported it.
-            std::mem::forget(panic);
+            discard(panic);
             Err(own)
         }
     }
@@ -212,11 +211,17 @@ unsafe fn finish<T>(control: &Control, outcome: Outcome<T>) -> Ended {
     }
 }
 
-/// Runs user code at a place where a panic has nobody to go to. The panic hook has reported it; its payload is leaked, since dropping that
-/// could panic in turn.
+/// Runs user code at a place where a panic has nobody to go to. The panic hook has reported it.
 pub(crate) fn quietly(f: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(f)) {
-        std::mem::forget(payload);
+        discard(payload);
+    }
+}
+
+/// Drops the payload of a panic that nobody will see. If that panics in turn, the new payload is leaked: there must be an end.
+pub(crate) fn discard(payload: Box<dyn Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(again);
     }
 }
 

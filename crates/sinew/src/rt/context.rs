@@ -9,6 +9,7 @@ use crate::base::atomic::thread_local;
 use crate::fiber::Control;
 use crate::fiber::hooks::{Region, When};
 use crate::fiber::local::{Inherited, Place};
+use crate::fiber::task::discard;
 use crate::os::fork;
 use crate::sched::worker::{Worker, here};
 
@@ -26,7 +27,7 @@ struct Keeper;
 impl Drop for Keeper {
     fn drop(&mut self) {
         // The panic hook has reported it, and a thread that ends has no outcome that could show it.
-        std::mem::forget(LOCALS.try_with(Place::end));
+        LOCALS.try_with(Place::end).ok().flatten().into_iter().for_each(discard);
     }
 }
 

@@ -56,6 +56,8 @@ const CACHE_MAX: usize = 64;
 /// Stacks moved between depot and cache at once.
 const BATCH: usize = CACHE_MAX / 2;
 
+/// Address space that stacks leave when it becomes scarce. Arbitrary: ten chunks of control blocks.
+const SPARED_BYTES: usize = 64 << 20;
 /// Mappings left to the rest of the process when guards need mappings of their own.
 const MAPS_SPARED: usize = 1000;
 
@@ -292,6 +294,16 @@ fn protect_limit() -> usize {
     *LIMIT.get_or_init(|| memory::max_map_count().saturating_sub(memory::map_count() + MAPS_SPARED) / 2)
 }
 
+/// Where a larger slab was refused there is little address space left: stacks leave some to the rest of the program, control blocks included, which could not go on without.
+fn spare_the_rest(base: usize, bytes: usize, is_scarce: bool) -> io::Result<usize> {
+    if is_scarce && !memory::has_room(SPARED_BYTES) {
+        // SAFETY: mapped by the caller just now, and used by nobody.
+        unsafe { memory::unmap(base, bytes) };
+        return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+    }
+    Ok(base)
+}
+
 impl Shelf {
     /// Takes an idle stack whose pages are still there.
     fn take_dirty(&mut self, depot: &Depot) -> Option<usize> {
@@ -302,9 +314,11 @@ impl Shelf {
 
     /// Maps a slab, twice as large as the last; a smaller one where the system will not give that much.
     fn new_slab(&mut self, class: Class) -> io::Result<()> {
-        let mut stacks = self.slab_stacks.min((SLAB_BYTES_MAX / class.stride()).max(1));
+        let most = self.slab_stacks.min((SLAB_BYTES_MAX / class.stride()).max(1));
+        let mut stacks = most;
         let base = loop {
-            match memory::map(stacks * class.stride()) {
+            let mapped = memory::map(stacks * class.stride());
+            match mapped.and_then(|base| spare_the_rest(base, stacks * class.stride(), stacks < most)) {
                 Ok(base) => break base,
                 Err(error) if stacks == 1 => return Err(error),
                 Err(_) => stacks /= 2,

@@ -66,6 +66,21 @@ pub(crate) fn map_huge(len: usize) -> io::Result<usize> {
     reserve(len, 0, libc::MADV_HUGEPAGE)
 }
 
+/// Whether `len` more bytes could be reserved.
+pub(crate) fn has_room(len: usize) -> bool {
+    // SAFETY: what was reserved just now is used by nobody.
+    map_small(len).map(|base| unsafe { unmap(base, len) }).is_ok()
+}
+
+/// Gives a whole mapping back.
+///
+/// # Safety
+/// It was reserved here, and nobody uses it.
+pub(crate) unsafe fn unmap(base: usize, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(base), len) };
+}
+
 fn reserve(len: usize, more_flags: libc::c_int, advice: libc::c_int) -> io::Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | more_flags;
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no memory of ours.

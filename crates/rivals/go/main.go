@@ -1,4 +1,4 @@
-// The work of `rivals` on goroutines. It takes the arguments of `src/job.rs`, follows `src/work/blocking.rs` deed by deed, and prints the same lines.
+// The work of `rivals` on goroutines. It takes the arguments of `src/job.rs`, follows `src/deeds/blocking.rs` deed by deed, and prints the same lines.
 //
 // A join is a channel that the goroutine closes, or a WaitGroup where many are joined: what a Go program would write.
 package main

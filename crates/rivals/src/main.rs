@@ -4,6 +4,7 @@
 //! (`job`) on one system (`systems`) with the code of its shape (`work`). Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly.
 
 mod child;
+mod deeds;
 mod job;
 mod machine;
 mod proc;
@@ -14,7 +15,6 @@ mod stats;
 mod systems;
 mod table;
 mod targets;
-mod work;
 mod workloads;
 
 use std::fs;

@@ -1,25 +1,24 @@
 //! The suspension audit: each rule of the contract is broken in a process of its own, and the audit says so; clean code leaves it silent.
 
-use std::process::Command;
+mod common;
+
 use std::sync::{LazyLock, Once, OnceLock};
 
 use sinew::{spawn, yield_now};
 
-fn in_child(test: &str, audit: &str) -> (bool, String) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([test, "--exact", "--nocapture"]).env("SINEW_TEST_CHILD", "1").env("SINEW_AUDIT", audit);
-    let output = command.output().unwrap();
+fn run_in_child(test: &str, audit: &str) -> (bool, String) {
+    let output = common::in_child(test, &[("SINEW_AUDIT", audit)]);
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 /// Runs `body` in a child with the audit on, and expects one report that says `what`, or none.
 fn expect(test: &str, what: Option<&str>, body: fn()) {
-    if std::env::var_os("SINEW_TEST_CHILD").is_some() {
+    if common::is_child(test) {
         // Twice: a call stack is reported once.
         (0..2).for_each(|_| spawn(body).join().unwrap());
         return;
     }
-    let (ended, text) = in_child(test, "1");
+    let (ended, text) = run_in_child(test, "1");
     assert!(ended, "{text}");
     if !cfg!(debug_assertions) {
         assert!(text.contains("debug assertions only"), "{text}");
@@ -105,11 +104,11 @@ fn ordinary_waits_are_not_reported() {
 
 #[test]
 fn a_bad_value_is_refused() {
-    if std::env::var_os("SINEW_TEST_CHILD").is_some() {
+    if common::is_child("a_bad_value_is_refused") {
         let error = sinew::Runtime::builder().build().unwrap_err();
         assert!(error.to_string().contains("SINEW_AUDIT=\"yes\" is refused: it must be 0 or 1"), "{error}");
         return;
     }
-    let (ended, text) = in_child("a_bad_value_is_refused", "yes");
+    let (ended, text) = run_in_child("a_bad_value_is_refused", "yes");
     assert!(ended, "{text}");
 }

@@ -1,27 +1,19 @@
 //! How waits are cut short and how things end: cancellation, time-outs, shutdown, fork, exit, deadlock.
 
+mod common;
+
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use common::{in_child, is_child};
 use sinew::{NeverRan, Runtime, cancelled, current, park, scope, shield, sleep, spawn, timeout, yield_now};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MILLI: Duration = Duration::from_millis(1);
-
-/// Runs one test of this file in a process of its own, in which `SINEW_TEST_CHILD` is set.
-fn in_child(test: &str) -> Output {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env("SINEW_TEST_CHILD", "1").env_remove("SINEW_WORKERS");
-    command.stdin(Stdio::null()).output().unwrap()
-}
-
-fn is_child() -> bool {
-    std::env::var_os("SINEW_TEST_CHILD").is_some()
-}
 
 fn runtime(workers: usize) -> Runtime {
     Runtime::builder().workers(workers).build().unwrap()
@@ -708,8 +700,8 @@ fn shutdowns_at_random_points_under_load_lose_nothing() {
 
 #[test]
 fn in_a_forked_child_every_use_panics_with_a_clear_text() {
-    if !is_child() {
-        let output = in_child("in_a_forked_child_every_use_panics_with_a_clear_text");
+    if !is_child("in_a_forked_child_every_use_panics_with_a_clear_text") {
+        let output = in_child("in_a_forked_child_every_use_panics_with_a_clear_text", &[]);
         let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{text}");
         return;
@@ -788,8 +780,8 @@ fn check_child(uses: &[Use]) {
 
 #[test]
 fn a_fiber_that_forks_and_ends_in_the_child_aborts_that_child_with_a_clear_text() {
-    if !is_child() {
-        let output = in_child("a_fiber_that_forks_and_ends_in_the_child_aborts_that_child_with_a_clear_text");
+    if !is_child("a_fiber_that_forks_and_ends_in_the_child_aborts_that_child_with_a_clear_text") {
+        let output = in_child("a_fiber_that_forks_and_ends_in_the_child_aborts_that_child_with_a_clear_text", &[]);
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{text}");
         assert!(text.contains("a fiber ended or suspended in a forked child"), "{text}");
@@ -813,8 +805,8 @@ fn a_fiber_that_forks_and_ends_in_the_child_aborts_that_child_with_a_clear_text(
 #[test]
 fn a_scope_in_which_a_fork_was_made_does_not_come_to_its_end_in_the_child() {
     const NAME: &str = "a_scope_in_which_a_fork_was_made_does_not_come_to_its_end_in_the_child";
-    if !is_child() {
-        let output = in_child(NAME);
+    if !is_child("a_scope_in_which_a_fork_was_made_does_not_come_to_its_end_in_the_child") {
+        let output = in_child(NAME, &[]);
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{text}");
         assert_eq!(text.matches("a scope came to its end in a forked child").count(), 2, "{text}");
@@ -871,9 +863,9 @@ fn commands_run_from_fibers_under_load() {
 #[test]
 fn a_process_may_exit_with_fibers_alive() {
     const NAME: &str = "a_process_may_exit_with_fibers_alive";
-    if !is_child() {
+    if !is_child("a_process_may_exit_with_fibers_alive") {
         for _ in 0..20 {
-            let output = in_child(NAME);
+            let output = in_child(NAME, &[]);
             assert_eq!(output.status.code(), Some(17), "{}", String::from_utf8_lossy(&output.stderr));
         }
         return;
@@ -896,9 +888,9 @@ fn a_process_may_exit_with_fibers_alive() {
 fn a_main_that_returns_ends_the_process_with_fibers_alive() {
     // The test harness's own main returns in the child while these live.
     const NAME: &str = "a_main_that_returns_ends_the_process_with_fibers_alive";
-    if !is_child() {
+    if !is_child("a_main_that_returns_ends_the_process_with_fibers_alive") {
         for _ in 0..20 {
-            assert_eq!(in_child(NAME).status.code(), Some(0));
+            assert_eq!(in_child(NAME, &[]).status.code(), Some(0));
         }
         return;
     }
@@ -913,8 +905,8 @@ fn a_main_that_returns_ends_the_process_with_fibers_alive() {
 #[test]
 fn a_standstill_is_reported_with_who_waits_for_whom_and_nothing_is_ended() {
     const NAME: &str = "a_standstill_is_reported_with_who_waits_for_whom_and_nothing_is_ended";
-    if !is_child() {
-        let output = in_child(NAME);
+    if !is_child("a_standstill_is_reported_with_who_waits_for_whom_and_nothing_is_ended") {
+        let output = in_child(NAME, &[]);
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{text}");
         assert_eq!(text.matches("probable deadlock").count(), 1, "{text}");

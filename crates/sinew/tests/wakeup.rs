@@ -1,25 +1,16 @@
 //! Waking and sleeping as a user sees them: batches, placement, idleness, metrics, settings by environment.
 
-use std::process::Command;
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use common::{in_child, is_child};
 use sinew::Runtime;
 
 fn runtime(workers: usize) -> Runtime {
     Runtime::builder().workers(workers).build().unwrap()
-}
-
-/// Runs the named test of this binary again in a process of its own, with `variables`, and gives what it wrote to stderr.
-fn in_child(test: &str, variables: &[(&str, &str)]) -> std::process::Output {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture"]).env("SINEW_TEST_CHILD", test);
-    command.envs(variables.iter().copied()).output().unwrap()
-}
-
-fn is_child(test: &str) -> bool {
-    std::env::var("SINEW_TEST_CHILD").is_ok_and(|child| child == test)
 }
 
 /// Waits for a condition, not for a time; fails loudly if it does not come.

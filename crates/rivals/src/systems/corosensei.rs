@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
+use crate::deeds::{four_deep, paced};
 use crate::job::{Deed, Job, Reading};
-use crate::work::{four_deep, paced};
 
 /// Does `job`, which is a switch.
 pub(crate) fn perform(job: &Job) -> Vec<Reading> {

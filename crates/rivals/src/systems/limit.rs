@@ -2,7 +2,7 @@
 
 use std::arch::{asm, naked_asm};
 
-use crate::work::raw::Raw;
+use crate::deeds::raw::Raw;
 
 pub(crate) struct Assembly;
 

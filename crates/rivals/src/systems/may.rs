@@ -5,8 +5,8 @@ use std::time::Duration;
 use may::coroutine::{self, JoinHandle};
 use may::sync::Semphore;
 
+use crate::deeds::blocking::Blocking;
 use crate::job::Job;
-use crate::work::blocking::Blocking;
 
 pub(crate) struct May;
 

@@ -11,8 +11,8 @@ mod smol;
 mod threads;
 mod tokio;
 
+use crate::deeds::{blocking, futures, raw};
 use crate::job::{Deed, Job, Reading};
-use crate::work::{blocking, futures, raw};
 
 /// Tasks of which each is a kernel thread are not made in larger numbers: all processes of the machine share the ids.
 const THREADS_MAX: usize = 2000;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use sinew::{Fiber, JoinHandle, Runtime};
 
+use crate::deeds::blocking::Blocking;
+use crate::deeds::raw::Raw;
 use crate::job::Job;
-use crate::work::blocking::Blocking;
-use crate::work::raw::Raw;
 
 pub(crate) struct Sinew;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use smol::lock::Semaphore;
 use smol::{Executor, Task, Timer};
 
+use crate::deeds::futures::Futures;
 use crate::job::Job;
-use crate::work::futures::Futures;
 
 static EXECUTOR: Executor<'static> = Executor::new();
 

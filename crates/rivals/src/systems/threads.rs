@@ -3,8 +3,8 @@
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
+use crate::deeds::blocking::Blocking;
 use crate::job::Job;
-use crate::work::blocking::Blocking;
 
 pub(crate) struct Threads;
 

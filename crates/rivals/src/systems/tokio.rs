@@ -6,8 +6,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use crate::deeds::futures::Futures;
 use crate::job::Job;
-use crate::work::futures::Futures;
 
 /// Which of the two runtimes.
 pub(crate) struct Tokio<const WORKERS: bool>;

@@ -1,7 +1,8 @@
 //! What becomes of a runtime in a forked child: nothing, said clearly.
 //!
-//! A child has the thread that forked and no other, so no worker; locks may be held by threads that are not there. Nothing here looks at a flag on a
-//! hot path: the child's thread forgets that it was a worker, or ever waited, so all that it calls takes the slow way of a thread that is new to the runtime.
+//! A child has the thread that forked and no other, so no worker; locks may be held by threads that are not there. The
+//! child's thread forgets that it was a worker, or ever waited, so a yield or a wait takes the slow way of a thread that is new to the runtime, where the flag is looked at. A spawn, a join, an
+//! unpark and a time-out look at it themselves: one load each.
 //! `std::process::Command` is not concerned: what runs between its fork and its exec does not call us.
 
 use std::sync::OnceLock;

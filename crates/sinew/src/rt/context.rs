@@ -31,8 +31,9 @@ impl Drop for Keeper {
     }
 }
 
+/// The fiber that runs on this thread, and its worker.
 #[inline]
-fn fiber() -> Option<(&'static Worker, &'static Control)> {
+pub(crate) fn fiber() -> Option<(&'static Worker, &'static Control)> {
     here().and_then(|worker| Some((worker, worker.current()?)))
 }
 

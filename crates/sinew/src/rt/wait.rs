@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::context::refuse_in_region;
+use super::context::{fiber, refuse_in_region};
 use super::fiber::{Fiber, of_this_thread};
 use crate::fiber::Control;
 use crate::fiber::frame::{Bounds, Limit};
 use crate::fiber::state::{Begin, Cause, Ends};
 use crate::fiber::why::Why;
 use crate::os::{clock, fork, futex};
-use crate::sched::worker::{Worker, here};
+use crate::sched::worker::Worker;
 
 /// Who calls.
 pub(crate) enum Me {
@@ -19,7 +19,7 @@ pub(crate) enum Me {
 
 impl Me {
     pub(crate) fn now() -> Me {
-        match here().and_then(|worker| Some((worker, worker.current()?))) {
+        match fiber() {
             Some((worker, control)) => Me::Fiber(worker, control),
             None => Me::Thread(of_this_thread()),
         }
@@ -214,7 +214,7 @@ fn park_until(deadline_ns: u64) {
 #[inline]
 #[track_caller]
 pub fn yield_now() {
-    match here().and_then(|worker| Some((worker, worker.current()?))) {
+    match fiber() {
         Some((worker, me)) => worker.yield_now(me),
         None => yield_thread(),
     }

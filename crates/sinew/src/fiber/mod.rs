@@ -27,6 +27,7 @@ pub(crate) mod state;
 pub(crate) mod switch;
 pub(crate) mod tally;
 pub(crate) mod task;
+pub(crate) mod waiters;
 pub(crate) mod why;
 
 use std::cell::{Cell, UnsafeCell};

@@ -4,12 +4,14 @@ use std::time::{Duration, Instant};
 
 use super::context::{fiber, refuse_in_region};
 use super::fiber::{Fiber, of_this_thread};
-use crate::fiber::Control;
+use crate::base::list::List;
 use crate::fiber::frame::{Bounds, Limit};
 use crate::fiber::state::{Begin, Cause, Ends};
 use crate::fiber::why::Why;
+use crate::fiber::{Claimed, Control, Kind};
+use crate::os::lock::Lock;
 use crate::os::{clock, fork, futex};
-use crate::sched::worker::Worker;
+use crate::sched::worker::{Worker, make_ready};
 
 /// Who calls.
 pub(crate) enum Me {
@@ -52,6 +54,35 @@ impl Me {
             // SAFETY: the caller's promise.
             Me::Fiber(worker, control) => unsafe { worker.suspend_until(control, deadline_ns) },
             Me::Thread(fiber) => wait_on_thread(fiber.control(), deadline_ns),
+        }
+    }
+
+    /// Begins a wait that a claim alone ends, or a deadline. By who then waits, when it has queued a waiter where somebody will claim it.
+    #[inline]
+    pub(crate) fn begin_wait(&self, why: Why) {
+        self.control().note_why(why);
+        self.control().state.begin_wait();
+    }
+
+    /// As `wait`, with a waiter in a queue under `lock`: `withdraw` takes it out when the wait was not ended by a claim (`fiber/waiters.rs`).
+    ///
+    /// # Safety
+    /// As [`wait`](Self::wait); and it is a claimer under `lock` who ends this wait.
+    pub(crate) unsafe fn wait_at<Q>(&self, lock: &Lock<Q>, deadline_ns: u64, withdraw: impl FnOnce(&mut Q)) -> Cause {
+        // SAFETY: the caller's promise.
+        let cause = unsafe { self.wait(deadline_ns) };
+        match cause {
+            Cause::Woken => self.pass_through(lock),
+            _ => withdraw(&mut lock.lock()),
+        }
+        cause
+    }
+
+    /// Sees to it that whoever claimed the caller under `lock` has left it. A fiber has been made ready after that; a thread may be early.
+    #[inline]
+    pub(crate) fn pass_through<Q>(&self, lock: &Lock<Q>) {
+        if let Me::Thread(_) = self {
+            drop(lock.lock());
         }
     }
 
@@ -140,6 +171,52 @@ impl CancelPoint<'_> {
                 Err(Cut::TimedOut)
             }
             (cause, _) => Ok(cause),
+        }
+    }
+
+    /// As [`wait`](Self::wait), with a waiter in a queue under `lock`, as [`Me::wait_at`].
+    ///
+    /// # Safety
+    /// As [`Me::wait_at`].
+    pub(crate) unsafe fn wait_at<Q>(&self, lock: &Lock<Q>, deadline_ns: u64, withdraw: impl FnOnce(&mut Q)) -> Result<Cause, Cut> {
+        // SAFETY: the caller's promise.
+        let ended = unsafe { self.wait(deadline_ns) };
+        match ended {
+            Ok(Cause::Woken) => self.me.pass_through(lock),
+            _ => withdraw(&mut lock.lock()),
+        }
+        ended
+    }
+}
+
+/// Those that one deed wakes: claimed under an object's lock, made ready after it.
+#[must_use]
+pub(crate) struct Wakes {
+    fibers: List<Control>,
+}
+
+impl Wakes {
+    pub(crate) fn none() -> Self {
+        Self { fibers: List::new() }
+    }
+
+    /// One more. A thread is woken at once: its block is not ours to link, and it passes through the lock anyway (`fiber/waiters.rs`, I4).
+    pub(crate) fn add(&self, claimed: Claimed) {
+        match claimed.kind {
+            Kind::Thread => make_ready(claimed),
+            // SAFETY: F1 - a claimed fiber is ours, and in no list, until it is made ready.
+            Kind::Fiber => unsafe { self.fibers.push(claimed.control.cast_mut()) },
+        }
+    }
+
+    /// Makes them ready, in order. Without the lock.
+    pub(crate) fn pay(self) {
+        loop {
+            let control = self.fibers.pop();
+            if control.is_null() {
+                break;
+            }
+            make_ready(Claimed { control, kind: Kind::Fiber });
         }
     }
 }

@@ -8,6 +8,7 @@ pub mod local;
 mod os;
 mod rt;
 mod sched;
+pub mod sync;
 
 pub use fiber::Id;
 pub use fiber::task::NeverRan;

@@ -133,16 +133,38 @@ impl<N> Waiters<N> {
     /// The caller makes it ready when it has unlocked the object (I4). `tell` is called for each that is tried, and does nothing that counts if the claim is lost (I3).
     pub(crate) fn claim_first(&mut self, mut tell: impl FnMut(&N)) -> Option<Claimed> {
         loop {
-            // SAFETY: I1 - what is in the ring is valid; it is not touched after the claim (I3). Its block is alive while it waits, and never unmapped.
-            unsafe {
-                let waiter = self.first.as_ref()?;
-                self.remove(waiter);
-                tell(&waiter.note);
-                let claimed = (*waiter.control).claim(Cause::Woken);
-                if claimed.is_some() {
-                    return claimed;
-                }
+            // SAFETY: I1 - what is in the ring is valid.
+            let first = unsafe { self.first.as_ref()? };
+            let claimed = self.try_claim(first, &mut tell);
+            if claimed.is_some() {
+                return claimed;
             }
+        }
+    }
+
+    /// As [`claim_first`](Self::claim_first), but prefers the first fiber of the worker that `home` is, if it is among the first `looks`.
+    pub(crate) fn claim_near(&mut self, home: *const (), looks: usize, mut tell: impl FnMut(&N)) -> Option<Claimed> {
+        let mut near = self.first;
+        for _ in 0..looks {
+            // SAFETY: I1 - what is in the ring is valid, and the block of who waits alive.
+            let Some(waiter) = (unsafe { near.as_ref() }) else { break };
+            // SAFETY: as above.
+            if ptr::eq(unsafe { (*waiter.control).home() }, home) {
+                let claimed = self.try_claim(waiter, &mut tell);
+                return claimed.or_else(|| self.claim_first(tell));
+            }
+            near = waiter.next.get();
+        }
+        self.claim_first(tell)
+    }
+
+    fn try_claim(&mut self, waiter: &Waiter<N>, tell: &mut impl FnMut(&N)) -> Option<Claimed> {
+        let control = waiter.control;
+        // SAFETY: I1 - it is in this queue; it is not touched after the claim (I3). Its block is alive while it waits, and never unmapped.
+        unsafe {
+            self.remove(waiter);
+            tell(&waiter.note);
+            (*control).claim(Cause::Woken)
         }
     }
 }

@@ -1,8 +1,9 @@
 //! How the caller waits, be it a fiber or a plain thread.
 
+use std::ptr;
 use std::time::{Duration, Instant};
 
-use super::context::{fiber, refuse_in_region};
+use super::context::{fiber, refuse_in_region, region};
 use super::fiber::{Fiber, of_this_thread};
 use crate::base::list::List;
 use crate::fiber::frame::{Bounds, Limit};
@@ -11,7 +12,7 @@ use crate::fiber::why::Why;
 use crate::fiber::{Claimed, Control, Kind};
 use crate::os::lock::Lock;
 use crate::os::{clock, fork, futex};
-use crate::sched::worker::{Worker, make_ready};
+use crate::sched::worker::{Worker, here, make_ready};
 
 /// Who calls.
 pub(crate) enum Me {
@@ -305,6 +306,16 @@ fn yield_thread() {
     fork::refuse();
     refuse_in_region();
     std::thread::yield_now();
+}
+
+/// The home of fibers of the caller's worker; null on a plain thread.
+pub(crate) fn home() -> *const () {
+    here().map_or(ptr::null(), |worker| ptr::from_ref(worker.seat()).cast())
+}
+
+/// Whether the caller may wait here: it is in no region that forbids it.
+pub(crate) fn may_wait() -> bool {
+    region().is_none()
 }
 
 /// Waits for `duration`; never less, by the monotonic clock.

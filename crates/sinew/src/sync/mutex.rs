@@ -54,8 +54,9 @@ pub type MappedMutexGuard<'a, T> = lock_api::MappedMutexGuard<'a, RawMutex, T>;
 /// while its fiber suspends: others then wait for as long. It can be a `static`.
 ///
 /// # Fairness
-/// Who unlocks wakes the one that has waited longest, which then tries like any other; it may be overtaken by those who run meanwhile. One that has waited for half a millisecond is given the
-/// lock by whoever unlocks next. `MutexGuard::unlock_fair` does so at once.
+/// Who unlocks wakes one that waits, which then tries like any other. It may be overtaken by those who run meanwhile, for some microseconds; then they queue behind it. For a quarter of a millisecond
+/// waiters of the same worker are preferred; else the one that has waited longest is next. One that has waited for half a millisecond, and finds it locked when it is woken, is given it by the next
+/// unlock. `MutexGuard::unlock_fair` gives it to the one that has waited longest at once.
 ///
 /// # Suspends
 /// `lock` and `lock_timeout` do, while another has it. They are no [cancel points](crate::cancelled).

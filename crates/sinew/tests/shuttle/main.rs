@@ -29,6 +29,7 @@ mod os;
 mod rt;
 #[path = "../../src/sched/mod.rs"]
 mod sched;
+mod sync;
 
 mod scenarios;
 

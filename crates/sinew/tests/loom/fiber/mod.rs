@@ -30,6 +30,10 @@ impl Control {
         0
     }
 
+    pub fn home(&self) -> *const () {
+        std::ptr::null()
+    }
+
     pub fn note_why(&self, _why: why::Why) {}
 
     pub fn claim(&self, cause: Cause) -> Option<Claimed> {

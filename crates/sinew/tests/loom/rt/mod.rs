@@ -63,6 +63,14 @@ pub mod wait {
         }
     }
 
+    pub fn home() -> *const () {
+        std::ptr::null()
+    }
+
+    pub fn may_wait() -> bool {
+        true
+    }
+
     /// As in `src`, for threads alone.
     #[must_use]
     pub struct Wakes(());

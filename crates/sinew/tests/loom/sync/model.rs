@@ -84,5 +84,5 @@ fn a_mutex_that_is_handed_over_is_neither_lost_nor_doubled() {
 #[test]
 fn without_its_orderings_or_its_wake_a_mutex_is_none() {
     check_notices("relaxed", 3, crowd(&[&[patient], &[patient]]));
-    check_notices("no kernel wake", 3, crowd(&[&[patient], &[patient]]));
+    check_notices("no kernel wake", 4, crowd(&[&[patient, patient], &[patient, patient]]));
 }

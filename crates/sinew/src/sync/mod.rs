@@ -2,8 +2,23 @@
 //!
 //! None of them poisons, and none is a [cancel point](crate::cancelled).
 
+mod barrier;
+mod event;
+mod latch;
+mod monitor;
 mod mutex;
+mod once;
+mod once_lock;
 mod raw_mutex;
+mod semaphore;
+mod wait_group;
 
+pub use barrier::{Barrier, BarrierWaitResult};
+pub use event::Event;
+pub use latch::Latch;
 pub use mutex::{MappedMutexGuard, Mutex, MutexGuard};
+pub use once::Once;
+pub use once_lock::{LazyLock, OnceLock};
 pub use raw_mutex::RawMutex;
+pub use semaphore::{Semaphore, SemaphorePermit};
+pub use wait_group::WaitGroup;

@@ -4,17 +4,20 @@
 
 mod barrier;
 mod event;
+mod futex;
 mod latch;
 mod monitor;
 mod mutex;
 mod once;
 mod once_lock;
+mod queues;
 mod raw_mutex;
 mod semaphore;
 mod wait_group;
 
 pub use barrier::{Barrier, BarrierWaitResult};
 pub use event::Event;
+pub use futex::{Futex, FutexWait, Requeued};
 pub use latch::Latch;
 pub use mutex::{MappedMutexGuard, Mutex, MutexGuard};
 pub use once::Once;

@@ -3,6 +3,7 @@
 //! None of them poisons, and none is a [cancel point](crate::cancelled).
 
 mod barrier;
+mod condvar;
 mod event;
 mod futex;
 mod latch;
@@ -16,6 +17,7 @@ mod semaphore;
 mod wait_group;
 
 pub use barrier::{Barrier, BarrierWaitResult};
+pub use condvar::{Condvar, WaitTimeoutResult};
 pub use event::Event;
 pub use futex::{Futex, FutexWait, Requeued};
 pub use latch::Latch;

@@ -13,6 +13,8 @@ mod once;
 mod once_lock;
 mod queues;
 mod raw_mutex;
+mod raw_rwlock;
+mod rwlock;
 mod semaphore;
 mod wait_group;
 
@@ -25,5 +27,7 @@ pub use mutex::{MappedMutexGuard, Mutex, MutexGuard};
 pub use once::Once;
 pub use once_lock::{LazyLock, OnceLock};
 pub use raw_mutex::RawMutex;
+pub use raw_rwlock::RawRwLock;
+pub use rwlock::{MappedRwLockReadGuard, MappedRwLockWriteGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{Semaphore, SemaphorePermit};
 pub use wait_group::WaitGroup;

@@ -5,6 +5,7 @@
 mod barrier;
 mod condvar;
 mod event;
+mod execution_queue;
 mod futex;
 mod latch;
 mod monitor;
@@ -21,6 +22,7 @@ mod wait_group;
 pub use barrier::{Barrier, BarrierWaitResult};
 pub use condvar::{Condvar, WaitTimeoutResult};
 pub use event::Event;
+pub use execution_queue::{ExecutionQueue, QueueStopped, TaskHandle, Tasks, TooLate};
 pub use futex::{Futex, FutexWait, Requeued};
 pub use latch::Latch;
 pub use mutex::{MappedMutexGuard, Mutex, MutexGuard};

@@ -19,6 +19,7 @@
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use super::futex;
 use crate::base::atomic::{AS_IN_MEMORY, AcqRel, Acquire, AtomicU32, Relaxed, Release, in_statics, spin_loop};
@@ -41,6 +42,10 @@ pub(crate) struct StateLock<T> {
 
 // SAFETY: the word lets one thread at a time reach the value, so sharing the lock only moves `T` between threads.
 unsafe impl<T: Send> Sync for StateLock<T> {}
+
+// No user code runs inside, so no panic leaves what is there half done.
+impl<T> UnwindSafe for StateLock<T> {}
+impl<T> RefUnwindSafe for StateLock<T> {}
 
 impl<T> StateLock<T> {
     in_statics! {

@@ -13,7 +13,7 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +75,10 @@ struct Shared<T> {
 unsafe impl<T: Send> Sync for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Shared<T> {}
+
+// What a handler's panic has left half done, the handler alone sees, and it is called again by contract.
+impl<T> UnwindSafe for Shared<T> {}
+impl<T> RefUnwindSafe for Shared<T> {}
 
 struct State<T> {
     lines: [Line<T>; 2],

@@ -20,6 +20,7 @@
 //! - With a queue there, its lock orders the rest.
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr;
 use std::time::Duration;
 
@@ -340,6 +341,10 @@ impl Drop for Futex {
         }
     }
 }
+
+// No user code runs under its lock, so no panic leaves what is there half done.
+impl UnwindSafe for Futex {}
+impl RefUnwindSafe for Futex {}
 
 impl Default for Futex {
     fn default() -> Self {

@@ -68,7 +68,7 @@ impl<T> OnceLock<T> {
     #[track_caller]
     pub fn set(&self, value: T) -> Result<(), T> {
         let mut value = Some(value);
-        self.get_or_init(|| value.take().expect("an initialiser is called once"));
+        let Ok(()) = self.initialise(|| Ok::<T, Infallible>(value.take().expect("an initialiser is called once")));
         value.map_or(Ok(()), Err)
     }
 
@@ -101,9 +101,15 @@ impl<T> OnceLock<T> {
         if let Some(value) = self.get() {
             return Ok(value);
         }
-        // SAFETY: `once` lets one at a time come here, and none once the value is there.
-        self.once.try_call_once(|| f().map(|value| unsafe { (*self.value.get()).write(value) }).map(|_| ()))?;
+        self.initialise(f)?;
         Ok(self.get().expect("it is complete"))
+    }
+
+    /// Lets `f` make the value if there is none. The cell is not touched after the value is there: another may free it then.
+    #[track_caller]
+    fn initialise<E>(&self, f: impl FnOnce() -> Result<T, E>) -> Result<(), E> {
+        // SAFETY: `once` lets one at a time come here, and none once the value is there.
+        self.once.try_call_once(|| f().map(|value| unsafe { (*self.value.get()).write(value) }).map(|_| ()))
     }
 
     /// Waits until the value was set, by whomever.

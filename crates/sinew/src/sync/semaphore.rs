@@ -115,7 +115,7 @@ impl Semaphore {
     #[track_caller]
     pub fn try_acquire_many(&self, permits: usize) -> Option<SemaphorePermit<'_>> {
         let permits = checked(permits);
-        (self.try_take(permits) || self.try_take_inside(permits)).then_some(SemaphorePermit { semaphore: self, permits })
+        (self.try_take(permits) || self.try_take_inside(permits)).then(|| SemaphorePermit { semaphore: self, permits })
     }
 
     /// As [`acquire`](Self::acquire), but gives up after `timeout`.
@@ -138,7 +138,7 @@ impl Semaphore {
     pub fn acquire_many_timeout(&self, permits: usize, timeout: Duration) -> Option<SemaphorePermit<'_>> {
         let permits = checked(permits);
         let taken = self.try_take(permits) || self.take_slowly(permits, clock::deadline_ns(timeout));
-        taken.then_some(SemaphorePermit { semaphore: self, permits })
+        taken.then(|| SemaphorePermit { semaphore: self, permits })
     }
 
     /// Adds so many permits, and wakes those whose turn has come.

@@ -15,3 +15,49 @@ pub fn in_child(test: &str, variables: &[(&str, &str)]) -> Output {
 pub fn is_child(test: &str) -> bool {
     std::env::var(CHILD).is_ok_and(|child| child == test)
 }
+
+/// Where a part of a test runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "not all test binaries use it")]
+pub enum On {
+    Fiber,
+    Thread,
+}
+
+#[allow(dead_code, reason = "not all test binaries use it")]
+impl On {
+    pub const BOTH: [On; 2] = [On::Fiber, On::Thread];
+
+    /// Starts `f` there; what is returned waits for it, and passes a panic on.
+    pub fn start<T: Send + 'static>(self, f: impl FnOnce() -> T + Send + 'static) -> Box<dyn FnOnce() -> T> {
+        match self {
+            On::Fiber => {
+                let fiber = sinew::spawn(f);
+                Box::new(move || fiber.join().unwrap())
+            }
+            On::Thread => {
+                let thread = std::thread::spawn(f);
+                Box::new(move || thread.join().unwrap())
+            }
+        }
+    }
+
+    /// One of both, by turns.
+    pub fn by_turns(index: usize) -> On {
+        On::BOTH[index % 2]
+    }
+}
+
+/// Lets others run until `condition` holds.
+#[allow(dead_code, reason = "not all test binaries use it")]
+pub fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        sinew::yield_now();
+    }
+}
+
+/// Rounds of a race: the full number when optimised, a fiftieth otherwise.
+#[allow(dead_code, reason = "not all test binaries use it")]
+pub fn rounds(full: usize) -> usize {
+    if cfg!(debug_assertions) { full / 50 } else { full }
+}

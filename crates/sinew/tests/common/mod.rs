@@ -1,4 +1,6 @@
-//! Tests that need a process of their own run themselves again.
+//! What several tests need: those that need a process of their own run themselves again; parts of a test run in fibers or on threads.
+
+#![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::process::{Command, Output, Stdio};
 
@@ -18,13 +20,11 @@ pub fn is_child(test: &str) -> bool {
 
 /// Where a part of a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "not all test binaries use it")]
 pub enum On {
     Fiber,
     Thread,
 }
 
-#[allow(dead_code, reason = "not all test binaries use it")]
 impl On {
     pub const BOTH: [On; 2] = [On::Fiber, On::Thread];
 
@@ -49,7 +49,6 @@ impl On {
 }
 
 /// Lets others run until `condition` holds.
-#[allow(dead_code, reason = "not all test binaries use it")]
 pub fn until(condition: impl Fn() -> bool) {
     while !condition() {
         sinew::yield_now();
@@ -57,7 +56,6 @@ pub fn until(condition: impl Fn() -> bool) {
 }
 
 /// Rounds of a race: the full number when optimised, a fiftieth otherwise.
-#[allow(dead_code, reason = "not all test binaries use it")]
 pub fn rounds(full: usize) -> usize {
     if cfg!(debug_assertions) { full / 50 } else { full }
 }

@@ -158,6 +158,21 @@ impl<N> Waiters<N> {
         self.claim_first(tell)
     }
 
+    /// As [`claim_first`](Self::claim_first), but one that `admit` does not admit stays the first, and nobody is claimed.
+    pub(crate) fn claim_first_if(&mut self, mut admit: impl FnMut(&N) -> bool) -> Option<Claimed> {
+        loop {
+            // SAFETY: I1 - what is in the ring is valid.
+            let first = unsafe { self.first.as_ref()? };
+            if !admit(&first.note) {
+                return None;
+            }
+            let claimed = self.try_claim(first, &mut |_| ());
+            if claimed.is_some() {
+                return claimed;
+            }
+        }
+    }
+
     fn try_claim(&mut self, waiter: &Waiter<N>, tell: &mut impl FnMut(&N)) -> Option<Claimed> {
         let control = waiter.control;
         // SAFETY: I1 - it is in this queue; it is not touched after the claim (I3). Its block is alive while it waits, and never unmapped.

@@ -70,6 +70,8 @@ impl From<Elapsed> for io::Error {
 /// | [`Runtime::shutdown_timeout`](crate::Runtime::shutdown_timeout), drop of a [`Runtime`](crate::Runtime) | yes | no | |
 /// | [`spawn`](crate::spawn()), [`spawn_batch`](crate::spawn_batch), [`hop`](crate::hop), [`unpark`](crate::Fiber::unpark), [`cancel`](crate::JoinHandle::cancel), `cancelled` | no | no | |
 /// | [`on_suspend`](crate::on_suspend), [`on_resume`](crate::on_resume), [`no_suspend`](crate::no_suspend) | no; inside, a suspension panics | no | |
+/// | all waits of [`sync`](crate::sync): [`lock`](crate::sync::Mutex::lock), [`read`](crate::sync::RwLock::read), [`write`](crate::sync::RwLock::write), [`acquire`](crate::sync::Semaphore::acquire), [`Condvar::wait`](crate::sync::Condvar::wait), [`Barrier::wait`](crate::sync::Barrier::wait), [`call_once`](crate::sync::Once::call_once), ..., and their `_timeout` forms | yes, unless they can go on at once | no | |
+/// | `try_` forms, unlocking, and what wakes in [`sync`](crate::sync): [`notify_one`](crate::sync::Condvar::notify_one), [`set`](crate::sync::Event::set), [`count_down`](crate::sync::Latch::count_down), [`wake`](crate::sync::Futex::wake), [`push`](crate::sync::ExecutionQueue::push), ... | no | no | |
 /// | [`timeout`], [`shield`], `with` of a [`fiber_local!`](crate::fiber_local) | as what they call | as what they call | |
 ///
 /// # Examples

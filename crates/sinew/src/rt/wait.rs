@@ -82,9 +82,15 @@ impl Me {
     /// Sees to it that whoever claimed the caller under `lock` has left it. A fiber has been made ready after that; a thread may be early.
     #[inline]
     pub(crate) fn pass_through<Q>(&self, lock: &Lock<Q>) {
-        if let Me::Thread(_) = self {
+        if self.may_be_early() {
             drop(lock.lock());
         }
+    }
+
+    /// Whether the caller may go on before whoever claimed it has left the lock under which that was done.
+    #[inline]
+    pub(crate) fn may_be_early(&self) -> bool {
+        matches!(self, Me::Thread(_))
     }
 
     /// The way into a wait that a cancel or a deadline around the caller cuts short.

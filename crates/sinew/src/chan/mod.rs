@@ -15,6 +15,8 @@ mod buffer;
 mod channel;
 mod error;
 mod iter;
+#[doc(hidden)]
+pub mod select;
 
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -26,6 +28,10 @@ use buffer::Buffer;
 use channel::{Channel, Until};
 pub use error::{Cause, RecvError, SendError, TryRecvError, TrySendError};
 pub use iter::{IntoIter, Iter, TryIter};
+pub use select::{Receives, Select, SelectTimeoutError, SelectedOperation, Sends};
+
+#[doc(inline)]
+pub use crate::select;
 
 /// Makes a channel that holds at most `capacity` messages: who sends more waits.
 ///
@@ -56,6 +62,18 @@ pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
 /// ```
 pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
     new(Buffer::unbounded())
+}
+
+/// Makes a receiver to which nothing ever comes: for an arm of a [`select!`](crate::select) that is to rest for now.
+///
+/// # Examples
+/// ```
+/// use sinew::chan::{TryRecvError, never};
+/// assert_eq!(never::<u8>().try_recv(), Err(TryRecvError::Empty));
+/// ```
+pub fn never<T>() -> Receiver<T> {
+    // Its one sender is nowhere, so it never goes away.
+    Receiver { channel: Arc::new(Channel::new(Buffer::bounded(0))) }
 }
 
 fn new<T>(buffer: Buffer<T>) -> (Sender<T>, Receiver<T>) {

@@ -451,7 +451,7 @@ fn messages_of_any_size_arrive_whole() {
         all(|i| i);
         all(|i| [i; 1024]);
         all(|i| vec![Box::new(i); 3]);
-        all(|i| Cell::new(i));
+        all(Cell::new);
     });
 }
 

@@ -384,19 +384,17 @@ fn messages_move_between_all_kinds_of_ends() {
         }
     }
     fn take(selects: bool, receiver: &Receiver<usize>, other: &Receiver<usize>) -> Option<usize> {
-        loop {
-            let from = if selects {
-                select! {
-                    recv(receiver) -> message => (message, other),
-                    recv(other) -> message => (message, receiver),
-                }
-            } else {
-                (receiver.recv(), other)
-            };
-            match from {
-                (Ok(value), _) => return Some(value),
-                (Err(_), left) => return left.recv().ok(),
+        let from = if selects {
+            select! {
+                recv(receiver) -> message => (message, other),
+                recv(other) -> message => (message, receiver),
             }
+        } else {
+            (receiver.recv(), other)
+        };
+        match from {
+            (Ok(value), _) => Some(value),
+            (Err(_), left) => left.recv().ok(),
         }
     }
     let total = rounds(if cfg!(debug_assertions) { 2_000 } else { 50_000 });
@@ -463,10 +461,7 @@ fn two_that_select_in_both_directions_meet() {
             (sent, received)
         };
         let runtime = workers(2);
-        let one = runtime.spawn({
-            let body = body.clone();
-            move || body(s1, r2)
-        });
+        let one = runtime.spawn(move || body(s1, r2));
         let (a, b) = if threads {
             let two = std::thread::spawn(move || body(s2, r1));
             (one.join().unwrap(), two.join().unwrap())

@@ -4,6 +4,9 @@
 //! |---|---|---|---|---|
 //! | [`bounded`] | many | many | one receiver | `n` messages, or none: then both sides meet |
 //! | [`unbounded`] | many | many | one receiver | any number |
+//! | [`oneshot`](oneshot()) | one | one | the receiver | one message, ever |
+//! | [`broadcast`](broadcast()) | many | many | every receiver | the last `n` messages: who is slower misses some, and is told |
+//! | [`watch`](watch()) | many | many | every receiver | the last value |
 //!
 //! [`Sender`] and [`Receiver`] have the names and the behaviour of crossbeam-channel's; [`select!`](crate::select) waits for several at once. Differences: a wait suspends the fiber (on a
 //! plain thread it blocks the thread), and sends and receives are [cancel points](crate::cancelled), so their errors have more cases.
@@ -11,12 +14,16 @@
 //! # Order
 //! Messages are received in the order in which they were sent. Those who wait, on either side, are served in the order in which they came, and nobody overtakes them.
 
+pub mod broadcast;
 mod buffer;
 mod channel;
 mod error;
 mod iter;
+mod line;
+pub mod oneshot;
 #[doc(hidden)]
 pub mod select;
+pub mod watch;
 
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -24,11 +31,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::rt::wait::enter_cancel_point;
+pub use broadcast::broadcast;
 use buffer::Buffer;
 use channel::{Channel, Until};
 pub use error::{Cause, RecvError, SendError, TryRecvError, TrySendError};
 pub use iter::{IntoIter, Iter, TryIter};
+pub use oneshot::oneshot;
 pub use select::{Receives, Select, SelectTimeoutError, SelectedOperation, Sends};
+pub use watch::watch;
 
 #[doc(inline)]
 pub use crate::select;

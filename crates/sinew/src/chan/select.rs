@@ -541,7 +541,7 @@ fn at_random<T>(order: &mut [usize], mut attempt: impl FnMut(usize) -> Option<T>
     let mut chance = if order.len() > 1 { dice() } else { 0 };
     for left in (1..=order.len()).rev() {
         // The multiplication maps the upper half of the word to 0..left.
-        let pick = ((chance >> 32) * left as u64 >> 32) as usize;
+        let pick = (((chance >> 32) * left as u64) >> 32) as usize;
         if let Some(done) = attempt(order[pick]) {
             return Some(done);
         }

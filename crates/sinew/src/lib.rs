@@ -2,6 +2,7 @@
 #![doc = include_str!("../../../README.md")]
 
 mod base;
+pub mod chan;
 mod event;
 mod fiber;
 pub mod local;

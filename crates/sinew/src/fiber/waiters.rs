@@ -131,14 +131,21 @@ impl<N> Waiters<N> {
     /// Ends the wait of the first that can still be claimed, once `tell` has told it what there is to know; the others before it are out of the queue too.
     ///
     /// The caller makes it ready when it has unlocked the object (I4). `tell` is called for each that is tried, and does nothing that counts if the claim is lost (I3).
-    pub(crate) fn claim_first(&mut self, mut tell: impl FnMut(&N)) -> Option<Claimed> {
+    pub(crate) fn claim_first(&mut self, tell: impl FnMut(&N)) -> Option<Claimed> {
+        self.claim_first_or(tell, |_| ())
+    }
+
+    /// As [`claim_first`](Self::claim_first); `untell` takes back what was told to one whose claim was lost. So of all waiters that one frame has at several
+    /// objects, the one that is told something in the end is the one that was claimed.
+    pub(crate) fn claim_first_or(&mut self, mut tell: impl FnMut(&N), mut untell: impl FnMut(&N)) -> Option<Claimed> {
         loop {
-            // SAFETY: I1 - what is in the ring is valid.
+            // SAFETY: I1 - what is in the ring is valid; after a claim that was lost its owner still has to pass this object's lock (I2).
             let first = unsafe { self.first.as_ref()? };
             let claimed = self.try_claim(first, &mut tell);
             if claimed.is_some() {
                 return claimed;
             }
+            untell(&first.note);
         }
     }
 

@@ -4,7 +4,7 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use super::context::{fiber, refuse_in_region, region};
-use super::fiber::{Fiber, of_this_thread};
+use super::fiber::{Fiber, of_this_thread, with_block};
 use crate::base::list::List;
 use crate::fiber::frame::{Bounds, Limit};
 use crate::fiber::state::{Begin, Cause, Ends};
@@ -12,7 +12,8 @@ use crate::fiber::why::Why;
 use crate::fiber::{Claimed, Control, Kind};
 use crate::os::lock::Lock;
 use crate::os::{clock, fork, futex};
-use crate::sched::worker::{Worker, here, make_ready};
+pub(crate) use crate::sched::worker::make_ready;
+use crate::sched::worker::{Worker, here};
 
 /// Who calls.
 pub(crate) enum Me {
@@ -37,6 +38,22 @@ impl Me {
             refuse_in_region();
         }
         me
+    }
+
+    /// As `to_wait`, if the caller is a fiber that nothing refuses to suspend and no deadline is around; so nothing but a cancel can keep it from
+    /// waiting, and it may make up its mind under an object's lock.
+    #[inline]
+    pub(crate) fn unbound() -> Option<Me> {
+        let (worker, control) = fiber()?;
+        (!control.is_marked() && control.bounds().limit.is_none()).then_some(Me::Fiber(worker, control))
+    }
+
+    /// The [`cancel_point`](Self::cancel_point) of one that has no deadline around it, which does not fail.
+    #[inline]
+    pub(crate) fn unbound_point(&self) -> CancelPoint<'_> {
+        let bounds = self.control().bounds();
+        debug_assert!(bounds.limit.is_none(), "a deadline that nobody looked at");
+        CancelPoint { me: self, bounds }
     }
 
     pub(crate) fn control(&self) -> &Control {
@@ -109,7 +126,10 @@ impl Me {
 
     #[cold]
     fn fail(&self, cut: Cut) -> Cut {
-        yield_now();
+        // A call that need not wait may fail in a region too; to yield there is not allowed.
+        if region().is_none() {
+            yield_now();
+        }
         cut
     }
 
@@ -119,6 +139,35 @@ impl Me {
         debug_assert!(claimed, "a wait that nobody knew of was ended by somebody");
         self.control().state.end_wait();
     }
+}
+
+/// Fails if a cancel point of the caller is to fail at its entry. For calls that may be done at once, and are cancel points all the same: without a
+/// deadline it is a look at two words. The wait that may follow has its own [`Me::cancel_point`].
+#[inline]
+pub(crate) fn enter_cancel_point() -> Result<(), Cut> {
+    let free = match fiber() {
+        Some((_, control)) => is_free(control),
+        None => with_block(is_free).unwrap_or(true),
+    };
+    if free { Ok(()) } else { fail_at_entry() }
+}
+
+/// Whether neither a cancel nor a deadline, passed or not, is there to cut the caller's waits short.
+#[inline]
+fn is_free(control: &Control) -> bool {
+    let bounds = control.bounds();
+    bounds.limit.is_none() && (bounds.shielded || !control.state.is_cancelled())
+}
+
+#[cold]
+#[inline(never)]
+fn fail_at_entry() -> Result<(), Cut> {
+    let me = Me::now();
+    let point = me.cancel_point()?;
+    if !point.bounds.shielded && me.control().state.is_cancelled() {
+        return Err(me.fail(Cut::Cancelled));
+    }
+    Ok(())
 }
 
 /// What cut a wait short.
@@ -153,13 +202,32 @@ impl CancelPoint<'_> {
     /// As [`Me::cancel_point`]: a cancel has come meanwhile.
     #[inline]
     pub(crate) fn begin(&self, why: Why, ends: Ends) -> Result<bool, Cut> {
-        self.me.control().note_why(why);
-        let ends = if self.bounds.shielded { ends } else { ends.or_cancel() };
-        match self.me.control().state.begin(ends) {
+        match self.begin_by(why, ends) {
             Begin::Wait => Ok(true),
             Begin::AlreadyUnparked => Ok(false),
-            Begin::AlreadyCancelled => Err(self.me.fail(Cut::Cancelled)),
+            Begin::AlreadyCancelled => Err(self.fail()),
         }
+    }
+
+    #[inline]
+    fn begin_by(&self, why: Why, ends: Ends) -> Begin {
+        self.me.control().note_why(why);
+        let ends = if self.bounds.shielded { ends } else { ends.or_cancel() };
+        self.me.control().state.begin(ends)
+    }
+
+    /// Begins a wait that a claim ends; `false` if a cancel has come meanwhile. It does not yield, so it may be called under the lock of the object where the waiter is
+    /// queued. Who gets `false` takes the waiter out, unlocks, and [fails](Self::fail).
+    #[inline]
+    #[must_use]
+    pub(crate) fn begin_held(&self, why: Why) -> bool {
+        self.begin_by(why, Ends::BY_CLAIM) == Begin::Wait
+    }
+
+    /// Fails for a cancel that has come before the wait; others have had their turn then.
+    #[cold]
+    pub(crate) fn fail(&self) -> Cut {
+        self.me.fail(Cut::Cancelled)
     }
 
     /// Waits until somebody ends the wait that was begun, at most until `deadline_ns`, the wait's own.

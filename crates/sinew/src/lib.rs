@@ -11,6 +11,7 @@ mod sched;
 
 pub use fiber::Id;
 pub use fiber::task::NeverRan;
+pub use rt::blocking::blocking;
 pub use rt::cancel::{Cancelled, Elapsed, cancelled, shield, timeout};
 pub use rt::context::{hop, no_suspend, on_resume, on_suspend};
 pub use rt::fiber::Fiber;
@@ -37,6 +38,11 @@ pub mod hidden {
     /// Lets there be no more control blocks than `blocks` at once.
     pub fn limit_blocks(blocks: usize) {
         crate::fiber::pool::limit(blocks);
+    }
+
+    /// Makes every start of a thread for `blocking` fail, or no longer.
+    pub fn fail_blocking_threads(now: bool) {
+        crate::os::thread::fail(now);
     }
 
     /// Stacks of all sizes that exist in this process.

@@ -729,6 +729,7 @@ fn in_a_forked_child_every_use_panics_with_a_clear_text() {
         ("no_suspend", Box::new(|| sinew::no_suspend(|| ()))),
         ("on_suspend", Box::new(|| sinew::on_suspend(|| ()))),
         ("a fiber-local", Box::new(|| LOCAL.with(|value| assert_eq!(*value, 7)))),
+        ("blocking", Box::new(|| sinew::blocking(|| ()))),
         ("unpark", Box::new(move || parked.unpark())),
         ("builder", Box::new(|| drop(Runtime::builder().build()))),
         ("a runtime's metrics", Box::new(move || drop(of_metrics.metrics()))),

@@ -364,6 +364,11 @@ impl Control {
         }
     }
 
+    /// Whether nobody has left anything here for its owners, `owners` in number, or can. By itself.
+    pub(crate) fn is_pristine(&self, owners: u32) -> bool {
+        self.references.count() == owners && self.state.is_pristine()
+    }
+
     /// One owner more.
     #[inline]
     pub(crate) fn retain(&self) {

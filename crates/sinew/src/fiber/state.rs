@@ -244,6 +244,11 @@ impl State {
         &self.0
     }
 
+    /// Whether nothing is left in it: no wait, no token, no cancel.
+    pub(crate) fn is_pristine(&self) -> bool {
+        self.0.load(Relaxed) == RUNNING
+    }
+
     /// Forgets everything, for the next fiber in this place.
     pub(crate) fn reset(&self) {
         self.0.store(RUNNING, Relaxed);

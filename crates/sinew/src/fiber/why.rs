@@ -19,6 +19,8 @@ pub(crate) enum Why {
     Scope,
     /// The end of another runtime.
     Shutdown,
+    /// A job on a thread of the pool.
+    Blocking,
 }
 
 impl Why {
@@ -33,6 +35,7 @@ impl Why {
             Why::Join(place) => 2 << KIND_SHIFT | place,
             Why::Scope => 3 << KIND_SHIFT,
             Why::Shutdown => 4 << KIND_SHIFT,
+            Why::Blocking => 5 << KIND_SHIFT,
         }
     }
 
@@ -42,7 +45,8 @@ impl Why {
             1 => Why::Sleep,
             2 => Why::Join(word & PLACE),
             3 => Why::Scope,
-            _ => Why::Shutdown,
+            4 => Why::Shutdown,
+            _ => Why::Blocking,
         }
     }
 }

@@ -6,7 +6,8 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, MaxSteps, Runner};
 
 use crate::base::atomic::set_mutant;
-use crate::rt::runtime::with_workers;
+use crate::rt::blocking::blocking;
+use crate::rt::runtime::{with_pool, with_workers};
 use crate::rt::spawn::Builder;
 use crate::{cancelled, current, park, park_timeout, scope, shield, sleep, spawn, timeout, yield_now};
 
@@ -296,6 +297,30 @@ fn a_timeout_tells_the_truth_whoever_wins() {
             fiber.cancel();
             fiber.join().unwrap();
             waker.join().unwrap();
+        });
+    });
+}
+
+/// Jobs come as idle threads time out and leave, and as the group is stopped: each is done once, and no thread stays.
+#[test]
+fn every_blocking_job_is_done_and_every_thread_leaves() {
+    explore(|| {
+        with_pool(2, 2, 20_000, |group| {
+            let done = Arc::new(AtomicUsize::new(0));
+            let fibers: Vec<_> = (0..3)
+                .map(|_| {
+                    let done = done.clone();
+                    let body = move || {
+                        for _ in 0..2 {
+                            assert!(blocking(|| done.fetch_add(1, SeqCst) < 6));
+                            sleep(Duration::from_micros(15));
+                        }
+                    };
+                    Builder::new().spawn_in(group, body).unwrap()
+                })
+                .collect();
+            fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+            assert_eq!(done.load(SeqCst), 6);
         });
     });
 }

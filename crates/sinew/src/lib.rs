@@ -4,6 +4,7 @@
 mod base;
 mod event;
 mod fiber;
+mod future;
 pub mod local;
 mod os;
 mod rt;
@@ -11,6 +12,7 @@ mod sched;
 
 pub use fiber::Id;
 pub use fiber::task::NeverRan;
+pub use future::{block_on, spawn_future, try_block_on};
 pub use rt::blocking::blocking;
 pub use rt::cancel::{Cancelled, Elapsed, cancelled, shield, timeout};
 pub use rt::context::{hop, no_suspend, on_resume, on_suspend};
@@ -20,7 +22,7 @@ pub use rt::report::Unfinished;
 pub use rt::runtime::{Handle, Runtime, RuntimeBuilder};
 pub use rt::scope::{Scope, ScopedJoinHandle, scope};
 pub use rt::spawn::{Builder, JoinHandle, run, spawn, spawn_batch};
-pub use rt::wait::{current, park, park_timeout, sleep, sleep_until, yield_now};
+pub use rt::wait::{Cut, current, park, park_timeout, sleep, sleep_until, yield_now};
 
 /// Doors for this project's own tests and benchmarks. No promise is made about anything in here.
 #[doc(hidden)]

@@ -21,6 +21,8 @@ pub(crate) enum Why {
     Shutdown,
     /// A job on a thread of the pool.
     Blocking,
+    /// A waker of its future.
+    Future,
 }
 
 impl Why {
@@ -36,6 +38,7 @@ impl Why {
             Why::Scope => 3 << KIND_SHIFT,
             Why::Shutdown => 4 << KIND_SHIFT,
             Why::Blocking => 5 << KIND_SHIFT,
+            Why::Future => 6 << KIND_SHIFT,
         }
     }
 
@@ -46,7 +49,8 @@ impl Why {
             2 => Why::Join(word & PLACE),
             3 => Why::Scope,
             4 => Why::Shutdown,
-            _ => Why::Blocking,
+            5 => Why::Blocking,
+            _ => Why::Future,
         }
     }
 }

@@ -69,6 +69,15 @@ impl Me {
         }
     }
 
+    /// As `cancel_point`, for a call that may find at once what it would wait for: a cancel that has come fails it too.
+    pub(crate) fn cancel_point_at_entry(&self) -> Result<CancelPoint<'_>, Cut> {
+        let point = self.cancel_point()?;
+        if !point.bounds.shielded && self.control().state.is_cancelled() {
+            return Err(self.fail(Cut::Cancelled));
+        }
+        Ok(point)
+    }
+
     #[cold]
     fn fail(&self, cut: Cut) -> Cut {
         yield_now();
@@ -83,11 +92,14 @@ impl Me {
     }
 }
 
-/// What cut a wait short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
+/// What cut a wait short: what a [cancel point](crate::cancelled) fails with that can fail for nothing else.
+///
+/// As an [`io::Error`](std::io::Error) it is what I/O that is cut short gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cut {
+    /// The caller was [cancelled](crate::JoinHandle::cancel).
     Cancelled,
-    /// A deadline around the caller, which knows of it.
+    /// The deadline of a [`timeout`](crate::timeout) around the caller passed.
     TimedOut,
 }
 

@@ -61,8 +61,11 @@ const SAMPLE_EVERY: u8 = 64;
 const NO_SUSPEND: u8 = 1 << 0;
 /// It has hooks.
 const HOOKED: u8 = 1 << 1;
-/// Above these: its verdict.
+/// Above these: its verdict, two bits.
 const VERDICT_SHIFT: u32 = 2;
+const VERDICT: u8 = 0b11;
+/// It polls a future.
+const POLLING: u8 = 1 << 4;
 
 /// Names a fiber among all that live, and among the last four billion that had its place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -183,6 +186,17 @@ pub(crate) struct Weak {
 impl Weak {
     pub(crate) fn of(control: &Control) -> Self {
         Self { control, version: control.references.version() }
+    }
+
+    /// All there is to it, in one word: the fiber's id.
+    pub(crate) fn pack(self) -> u64 {
+        // SAFETY: as in `is_alive`.
+        u64::from(self.version) << 32 | u64::from(unsafe { &*self.control }.index)
+    }
+
+    /// What [`pack`](Self::pack) packed.
+    pub(crate) fn unpack(word: u64) -> Self {
+        Self { control: pool::at(word as u32), version: (word >> 32) as u32 }
     }
 
     /// Whether the fiber has not ended, as far as a look without a reference can tell: `false` is certain.
@@ -315,7 +329,7 @@ impl Control {
     }
 
     pub(crate) fn verdict(&self) -> Verdict {
-        match self.marks.get() >> VERDICT_SHIFT {
+        match self.marks.get() >> VERDICT_SHIFT & VERDICT {
             0 => Verdict::Run,
             1 => Verdict::NoStack,
             2 => Verdict::ShutDown,
@@ -357,6 +371,16 @@ impl Control {
         }
     }
 
+    /// Ends a wait for a future, or leaves a token for the next.
+    #[inline]
+    pub(crate) fn wake_task(&self) -> Option<Claimed> {
+        let kind = self.kind();
+        match self.state.wake_task() {
+            Unpark::MakeReady => Some(Claimed { control: self, kind }),
+            Unpark::TokenLeft => None,
+        }
+    }
+
     /// Cancels the fiber; whom to make ready for it, or `Err` if it was cancelled before.
     pub(crate) fn cancel(&self) -> Result<Option<Claimed>, AlreadyCancelled> {
         let kind = self.kind();
@@ -365,6 +389,11 @@ impl Control {
             Cancel::Noted => Ok(None),
             Cancel::Already => Err(AlreadyCancelled),
         }
+    }
+
+    /// Whether nobody has left anything here for its owners, `owners` in number, or can. By itself.
+    pub(crate) fn is_pristine(&self, owners: u32) -> bool {
+        self.references.count() == owners && self.state.is_pristine()
     }
 
     /// One owner more.
@@ -500,6 +529,13 @@ impl Control {
 
     pub(crate) fn set_must_not_suspend(&self, now: bool) {
         self.marks.set(if now { self.marks.get() | NO_SUSPEND } else { self.marks.get() & !NO_SUSPEND });
+    }
+
+    /// Says whether it polls a future; gives what was said before.
+    pub(crate) fn set_polling(&self, now: bool) -> bool {
+        let marks = self.marks.get();
+        self.marks.set(if now { marks | POLLING } else { marks & !POLLING });
+        marks & POLLING != 0
     }
 
     pub(crate) fn set_hooked(&self) {

@@ -1,4 +1,4 @@
-//! What the operating system gives: memory, futex, locks, clock, CPUs, fault signals.
+//! What the operating system gives: memory, futex, locks, clock, CPUs, threads, fault signals.
 //!
 //! Nothing here knows of fibers. Linux only; this folder is the place where another system would be added.
 
@@ -11,6 +11,7 @@ pub(crate) mod futex;
 pub(crate) mod lock;
 pub(crate) mod memory;
 pub(crate) mod state_lock;
+pub(crate) mod thread;
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("sinew runs on Linux; other systems need their own files in crates/sinew/src/os");

@@ -124,6 +124,15 @@ impl Me {
         }
     }
 
+    /// As `cancel_point`, for a call that may find at once what it would wait for: a cancel that has come fails it too.
+    pub(crate) fn cancel_point_at_entry(&self) -> Result<CancelPoint<'_>, Cut> {
+        let point = self.cancel_point()?;
+        if !point.bounds.shielded && self.control().state.is_cancelled() {
+            return Err(self.fail(Cut::Cancelled));
+        }
+        Ok(point)
+    }
+
     #[cold]
     fn fail(&self, cut: Cut) -> Cut {
         // A call that need not wait may fail in a region too; to yield there is not allowed.
@@ -162,19 +171,17 @@ fn is_free(control: &Control) -> bool {
 #[cold]
 #[inline(never)]
 fn fail_at_entry() -> Result<(), Cut> {
-    let me = Me::now();
-    let point = me.cancel_point()?;
-    if !point.bounds.shielded && me.control().state.is_cancelled() {
-        return Err(me.fail(Cut::Cancelled));
-    }
-    Ok(())
+    Me::now().cancel_point_at_entry().map(drop)
 }
 
-/// What cut a wait short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
+/// What cut a wait short: what a [cancel point](crate::cancelled) fails with that can fail for nothing else.
+///
+/// As an [`io::Error`](std::io::Error) it is what I/O that is cut short gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cut {
+    /// The caller was [cancelled](crate::JoinHandle::cancel).
     Cancelled,
-    /// A deadline around the caller, which knows of it.
+    /// The deadline of a [`timeout`](crate::timeout) around the caller passed.
     TimedOut,
 }
 

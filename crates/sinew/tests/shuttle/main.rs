@@ -25,6 +25,8 @@ mod base {
 mod event;
 #[path = "../../src/fiber/mod.rs"]
 mod fiber;
+#[path = "../../src/future/mod.rs"]
+mod future;
 mod os;
 mod rt;
 #[path = "../../src/sched/mod.rs"]
@@ -35,6 +37,7 @@ mod scenarios;
 
 pub use fiber::Id;
 pub use fiber::task::NeverRan;
+pub use future::{block_on, try_block_on};
 pub use rt::cancel::{cancelled, shield, timeout};
 pub use rt::fiber::Fiber;
 pub use rt::scope::{Scope, scope};

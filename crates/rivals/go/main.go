@@ -21,7 +21,6 @@ import (
 const (
 	skynetChildren = 10
 	wakeGap        = time.Millisecond
-	timerMsMax     = 1000
 	idleTimer      = 100 * time.Second
 	settle         = 300 * time.Millisecond
 	look           = 5 * time.Millisecond
@@ -47,7 +46,7 @@ func main() {
 		"spawn-all":  func() { paced(tasks, spawnAll) },
 		"skynet":     skynet,
 		"wake":       wake,
-		"timers":     timers,
+		"timers":     func() { timers(""); timers("warm-") },
 		"parked":     parked,
 		"idle":       idle,
 	}
@@ -204,10 +203,10 @@ func wake() {
 		late[i] = int64(time.Since(base)) - atomic.LoadInt64(&rungNs)
 		atomic.AddInt64(&heard, 1)
 	}
-	sayLatencies(late, "p50", "p99", "p999")
+	sayLatencies("", late, "p50", "p99", "p999")
 }
 
-func timers() {
+func timers(wave string) {
 	late := make([]int64, tasks)
 	var all sync.WaitGroup
 	all.Add(tasks)
@@ -215,7 +214,7 @@ func timers() {
 	for i := 0; i < tasks; i++ {
 		go func(i int) {
 			hash := uint64(i) * 2654435761 & 0xffffffff
-			span := time.Duration(1000+hash*(timerMsMax-1)*1000/0xffffffff) * time.Microsecond
+			span := time.Duration(1000+hash*uint64(turns-1)*1000/0xffffffff) * time.Microsecond
 			deadline := time.Now().Add(span)
 			time.Sleep(span)
 			if over := time.Since(deadline); over > 0 {
@@ -225,8 +224,8 @@ func timers() {
 		}(i)
 	}
 	all.Wait()
-	say("cpu", "ms", (cpuTime()-cpu).Seconds()*1e3)
-	sayLatencies(late, "p50", "p99")
+	say(wave+"cpu", "ms", (cpuTime()-cpu).Seconds()*1e3)
+	sayLatencies(wave, late, "p50", "p99")
 }
 
 func parked() {
@@ -250,7 +249,7 @@ func idle() {
 	say("-", "%", (cpuTime()-cpu).Seconds()/span.Seconds()*100)
 }
 
-func sayLatencies(late []int64, names ...string) {
+func sayLatencies(wave string, late []int64, names ...string) {
 	shares := map[string]float64{"p50": 0.5, "p99": 0.99, "p999": 0.999}
 	sort.Slice(late, func(i, j int) bool { return late[i] < late[j] })
 	for _, name := range names {
@@ -258,7 +257,7 @@ func sayLatencies(late []int64, names ...string) {
 		if rank < 1 {
 			rank = 1
 		}
-		say(name, "us", float64(late[rank-1])/1e3)
+		say(wave+name, "us", float64(late[rank-1])/1e3)
 	}
 }
 

@@ -25,7 +25,7 @@ pub(crate) enum Deed {
     Skynet,
     /// An OS thread sleeps 1 ms, notes the time and wakes a waiting task, `turns` times; `tasks` others wait for ever.
     Wake,
-    /// `tasks` tasks each sleep once, 1 to 1000 ms, evenly spread.
+    /// `tasks` tasks each sleep once, 1 to `turns` milliseconds, evenly spread; then as many do so again in the same, warm process.
     Timers,
     /// `tasks` tasks wait for ever: what do they occupy?
     Parked,

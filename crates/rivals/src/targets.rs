@@ -22,7 +22,7 @@ pub(crate) struct Target {
     pub(crate) bound: Bound,
 }
 
-/// The targets of the issue "Yardstick".
+/// The targets of the issues "Yardstick" and "Waiting".
 pub(crate) const ALL: &[Target] = &[
     Target { figure: "switch", bound: Bound::Of("limit-asm", 1.35) },
     // 12 ns where the spike took 11.
@@ -42,6 +42,14 @@ pub(crate) const ALL: &[Target] = &[
     Target { figure: "parked-memory/1M/vmas", bound: Bound::Fixed(99.0) },
     // What is printed as 0.00.
     Target { figure: "idle-cpu", bound: Bound::Fixed(0.005) },
+    // The first wave touches every stack for the first time.
+    Target { figure: "timers-100k/cpu", bound: Bound::Best(2.0) },
+    Target { figure: "timers-100k/warm-cpu", bound: Bound::Best(1.0) },
+    // 0.1 ms.
+    Target { figure: "timers-100k/p50", bound: Bound::Fixed(100.0) },
+    Target { figure: "timers-100k/p99", bound: Bound::Best(1.0) },
+    Target { figure: "timers-100k/warm-p50", bound: Bound::Fixed(100.0) },
+    Target { figure: "timers-100k/warm-p99", bound: Bound::Best(1.0) },
 ];
 
 /// A target held against results.

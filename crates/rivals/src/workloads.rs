@@ -102,8 +102,8 @@ pub(crate) const ALL: &[Workload] = &[
     },
     Workload {
         name: "timers-100k",
-        about: "100,000 tasks sleep 1 to 1000 ms, two workers: CPU time in all, and how late they wake",
-        cases: |scale| one(Job::new(Deed::Timers).workers(2).tasks(scale.pick(100_000, 100_000, 100))),
+        about: "100,000 tasks sleep 1 to 1000 ms, two workers: CPU time in all, and how late they wake; the first wave of tasks, and a second, warm one",
+        cases: |scale| one(Job::new(Deed::Timers).workers(2).tasks(scale.pick(100_000, 100_000, 100)).turns(scale.pick(1000, 1000, 20))),
     },
     Workload { name: "parked-memory", about: "memory (pages and page tables) per task that waits, two workers", cases: parked },
     Workload {

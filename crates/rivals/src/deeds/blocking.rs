@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Arrivals, IDLE_TIMER, LOOK, Latency, Line, Oversleep, PARKED_WARM_UP, SETTLE, SKYNET_CHILDREN, four_deep, paced};
+use super::{Arrivals, IDLE_TIMER, LOOK, Latency, Line, Oversleep, PARKED_WARM_UP, SETTLE, SKYNET_CHILDREN, WAVES, four_deep, paced};
 use crate::job::{Deed, Job, Reading};
 use crate::proc;
 
@@ -37,7 +37,7 @@ pub(crate) fn perform<S: Blocking>(job: &Job) -> Vec<Reading> {
         Deed::SpawnAll => paced(&job, job.tasks, |turns| spawn_all::<S>(job.tasks, turns)),
         Deed::Skynet => skynet::<S>(job.tasks),
         Deed::Wake => wake::<S>(&job),
-        Deed::Timers => timers::<S>(job.tasks),
+        Deed::Timers => WAVES.iter().flat_map(|wave| timers::<S>(&job, wave)).collect(),
         Deed::Parked => parked::<S>(job.tasks),
         Deed::Idle => idle::<S>(&job),
         Deed::Switch => panic!("a bare switch needs no scheduler"),
@@ -136,21 +136,22 @@ fn wake<S: Blocking>(job: &Job) -> Vec<Reading> {
     super::latencies(late_ns)
 }
 
-fn timers<S: Blocking>(tasks: usize) -> Vec<Reading> {
-    let oversleep = Oversleep::new(tasks);
+fn timers<S: Blocking>(job: &Job, wave: &str) -> Vec<Reading> {
+    let oversleep = Oversleep::new(job.tasks);
+    let longest_ms = job.turns;
     let cpu = proc::cpu_time();
     let spawn = |index| {
         let oversleep = oversleep.clone();
         S::spawn(move || {
-            let span = Oversleep::span(index);
+            let span = Oversleep::span(index, longest_ms);
             let deadline = Instant::now() + span;
             S::sleep(span);
             oversleep.note(index, deadline);
         })
     };
-    let handles: Vec<_> = (0..tasks).map(spawn).collect();
+    let handles: Vec<_> = (0..job.tasks).map(spawn).collect();
     handles.into_iter().for_each(S::join);
-    oversleep.readings(cpu)
+    oversleep.readings(wave, cpu)
 }
 
 fn parked<S: Blocking>(tasks: usize) -> Vec<Reading> {

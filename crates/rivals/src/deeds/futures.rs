@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Arrivals, IDLE_TIMER, LOOK, Latency, Line, Oversleep, PARKED_WARM_UP, Pace, SETTLE, SKYNET_CHILDREN};
+use super::{Arrivals, IDLE_TIMER, LOOK, Latency, Line, Oversleep, PARKED_WARM_UP, Pace, SETTLE, SKYNET_CHILDREN, WAVES};
 use crate::job::{Deed, Job, Reading};
 use crate::proc;
 
@@ -35,7 +35,13 @@ pub(crate) fn perform<S: Futures>(job: &Job) -> Vec<Reading> {
             Deed::SpawnAll => paced(&job, job.tasks, |turns| spawn_all::<S>(job.tasks, turns)).await,
             Deed::Skynet => skynet::<S>(job.tasks).await,
             Deed::Wake => wake::<S>(&job).await,
-            Deed::Timers => timers::<S>(job.tasks).await,
+            Deed::Timers => {
+                let mut readings = Vec::new();
+                for wave in WAVES {
+                    readings.extend(timers::<S>(&job, wave).await);
+                }
+                readings
+            }
             Deed::Parked => parked::<S>(job.tasks).await,
             Deed::Idle => idle::<S>(&job).await,
             Deed::Switch | Deed::SwitchNested => panic!("futures switch no stacks"),
@@ -159,23 +165,24 @@ async fn wake<S: Futures>(job: &Job) -> Vec<Reading> {
     super::latencies(late_ns)
 }
 
-async fn timers<S: Futures>(tasks: usize) -> Vec<Reading> {
-    let oversleep = Oversleep::new(tasks);
+async fn timers<S: Futures>(job: &Job, wave: &str) -> Vec<Reading> {
+    let oversleep = Oversleep::new(job.tasks);
+    let longest_ms = job.turns;
     let cpu = proc::cpu_time();
     let spawn = |index| {
         let oversleep = oversleep.clone();
         S::spawn(async move {
-            let span = Oversleep::span(index);
+            let span = Oversleep::span(index, longest_ms);
             let deadline = Instant::now() + span;
             S::sleep(span).await;
             oversleep.note(index, deadline);
         })
     };
-    let handles: Vec<_> = (0..tasks).map(spawn).collect();
+    let handles: Vec<_> = (0..job.tasks).map(spawn).collect();
     for handle in handles {
         S::join(handle).await;
     }
-    oversleep.readings(cpu)
+    oversleep.readings(wave, cpu)
 }
 
 async fn parked<S: Futures>(tasks: usize) -> Vec<Reading> {

@@ -22,8 +22,6 @@ use crate::stats::quantile;
 pub(crate) const SKYNET_CHILDREN: usize = 10;
 /// Time between two wakes from a thread: 1000 per second.
 const WAKE_GAP: Duration = Duration::from_millis(1);
-/// Longest sleep of `Timers`.
-const TIMER_MS_MAX: u64 = 1000;
 /// Sleep of the one timer of `Idle`: longer than any measurement.
 pub(crate) const IDLE_TIMER: Duration = Duration::from_secs(100);
 /// How long parked tasks are left alone before their memory is read: allocators and schedulers may still tidy up.
@@ -204,6 +202,9 @@ pub(crate) fn latencies(mut late_ns: Vec<u64>) -> Vec<Reading> {
         .into()
 }
 
+/// The waves of `Timers`, and what their figures' names begin with.
+pub(crate) const WAVES: [&str; 2] = ["", "warm-"];
+
 /// Nanoseconds that each of many sleepers overslept.
 pub(crate) struct Oversleep(Box<[AtomicU64]>);
 
@@ -212,23 +213,24 @@ impl Oversleep {
         Arc::new(Self((0..sleepers).map(|_| AtomicU64::new(0)).collect()))
     }
 
-    /// How long sleeper `index` sleeps: evenly spread, and the same in every system.
-    pub(crate) fn span(index: usize) -> Duration {
+    /// How long sleeper `index` sleeps: evenly spread up to `longest_ms`, and the same in every system.
+    pub(crate) fn span(index: usize, longest_ms: usize) -> Duration {
         // Knuth's multiplicative hash: neighbours sleep for quite different times.
         let hash = (index as u64).wrapping_mul(2_654_435_761) & 0xffff_ffff;
-        Duration::from_micros(1000 + hash * (TIMER_MS_MAX - 1) * 1000 / 0xffff_ffff)
+        Duration::from_micros(1000 + hash * (longest_ms as u64 - 1) * 1000 / 0xffff_ffff)
     }
 
     pub(crate) fn note(&self, index: usize, deadline: Instant) {
         self.0[index].store(Instant::now().saturating_duration_since(deadline).as_nanos() as u64, Relaxed);
     }
 
-    /// CPU time since `cpu` and lateness.
-    pub(crate) fn readings(&self, cpu: Duration) -> Vec<Reading> {
+    /// CPU time since `cpu` and lateness, as figures of `wave`.
+    pub(crate) fn readings(&self, wave: &str, cpu: Duration) -> Vec<Reading> {
         let used = proc::cpu_time() - cpu;
         let mut readings = latencies(self.0.iter().map(|late| late.load(Relaxed)).collect());
         readings.truncate(2);
         readings.insert(0, Reading::new("cpu", "ms", used.as_secs_f64() * 1e3));
+        readings.iter_mut().for_each(|reading| reading.metric.insert_str(0, wave));
         readings
     }
 }
@@ -278,7 +280,7 @@ mod tests {
 
     #[test]
     fn sleeps_are_spread_over_the_second() {
-        let spans: Vec<_> = (0..1000).map(Oversleep::span).collect();
+        let spans: Vec<_> = (0..1000).map(|index| Oversleep::span(index, 1000)).collect();
         assert!(spans.iter().all(|span| (1..=1000).contains(&span.as_millis())));
         let early = spans.iter().filter(|span| span.as_millis() < 500).count();
         assert!((450..550).contains(&early), "{early} of 1000 are in the first half");

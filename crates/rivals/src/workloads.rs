@@ -112,6 +112,50 @@ pub(crate) const ALL: &[Workload] = &[
         cases: |scale| one(Job::new(Deed::Idle).workers(2).tasks(100).turns(scale.pick(2000, 1000, 10))),
     },
     Workload {
+        name: "mutex-free",
+        about: "take a free lock, add one and let go, one worker",
+        cases: |scale| one(repeated(Deed::Mutex, scale)),
+    },
+    Workload {
+        name: "mutex-100",
+        about: "100 tasks take one lock, add one and let go, two workers; wall time by all turns, and in a run of its own the longest that a task needed for one turn",
+        cases: |scale| {
+            let job = |deed| repeated(deed, scale).tasks(100).workers(2);
+            vec![Case { name: "", job: job(Deed::Mutex) }, Case { name: "max-wait", job: job(Deed::MutexWait) }]
+        },
+    },
+    Workload {
+        name: "rwlock-9010",
+        about: "100 tasks take one lock, nine times of ten to read and once to write, two workers; wall time by all turns",
+        cases: |scale| one(repeated(Deed::RwLock, scale).tasks(100).workers(2)),
+    },
+    Workload {
+        name: "chan-ping-pong",
+        about: "a message goes to and fro between two tasks, one worker: the whole round",
+        cases: |scale| one(repeated(Deed::PingPong, scale)),
+    },
+    Workload {
+        name: "chan-2to1x1",
+        about: "two tasks send to a third through a channel of 1024 places, one worker: a message",
+        cases: |scale| one(repeated(Deed::TwoToOne, scale)),
+    },
+    Workload { name: "chan-2to1x2", about: "the same, two workers", cases: |scale| one(repeated(Deed::TwoToOne, scale).workers(2)) },
+    Workload {
+        name: "chan-mpmc",
+        about: "two tasks send to two others through a channel of 1024 places, two workers: a message",
+        cases: |scale| one(repeated(Deed::TwoToTwo, scale).workers(2)),
+    },
+    Workload {
+        name: "select-8",
+        about: "a task receives from whichever of eight channels has a message, each with a sender of its own, one worker: a message",
+        cases: |scale| one(repeated(Deed::Select, scale)),
+    },
+    Workload {
+        name: "oneshot",
+        about: "make a channel for one message, send it and receive it, all in one task, one worker",
+        cases: |scale| one(repeated(Deed::Oneshot, scale)),
+    },
+    Workload {
         name: "curve",
         about: "the cost of a yield (one worker) and of a spawn and join (N spawned, then joined; two workers) as N grows",
         cases: curve,

@@ -30,6 +30,24 @@ pub(crate) const SETTLE: Duration = Duration::from_millis(300);
 pub(crate) const LOOK: Duration = Duration::from_millis(5);
 /// Tasks that run before memory is read first, so that the workers themselves are not counted.
 pub(crate) const PARKED_WARM_UP: usize = 16;
+/// Of so many turns at a lock of `RwLock` one is a write.
+const TURNS_PER_WRITE: usize = 10;
+/// Tasks that send in `TwoToOne` and `TwoToTwo`.
+pub(crate) const PRODUCERS: usize = 2;
+/// Places of their channel.
+pub(crate) const CHANNEL_PLACES: usize = 1024;
+/// Ends a consumer of theirs. Why not the end of the senders: with several consumers, may's channel sometimes forgets to tell one.
+pub(crate) const LAST_MESSAGE: u64 = u64::MAX;
+/// Channels of `Select`, one producer each.
+pub(crate) const SELECT_CHANNELS: usize = 8;
+/// Places of each: few, so that the receiver often finds all empty and has to wait at all of them.
+pub(crate) const SELECT_PLACES: usize = 1;
+/// Why an operation cannot fail: no task panics under a lock,
+pub(crate) const UNPOISONED: &str = "no task panics under the lock";
+/// a receiver outlives what is sent,
+pub(crate) const RECEIVED: &str = "the receiver is there until all is sent";
+/// and a sender what is received.
+pub(crate) const SENT: &str = "a sender is there until all is received";
 
 /// Finds how many turns fill the budget, as Go's benchmarks do; the runs before the last warm up.
 pub(crate) struct Pace {
@@ -252,9 +270,24 @@ pub(crate) fn whole(time: Reading) -> Vec<Reading> {
     vec![time, Reading::new("peak", "MB", proc::peak_bytes() as f64 / 1e6)]
 }
 
-/// What the leaves of a tree add up to.
-pub(crate) fn skynet_sum(leaves: usize) -> u64 {
-    (0..leaves as u64).sum()
+/// What the numbers below `end` add up to.
+pub(crate) fn sum_below(end: usize) -> u64 {
+    (0..end as u64).sum()
+}
+
+/// Whether turn `turn` of task `index` writes: tasks write at different turns.
+pub(crate) fn is_write(index: usize, turn: usize) -> bool {
+    (index + turn).is_multiple_of(TURNS_PER_WRITE)
+}
+
+/// All writes of `tasks` tasks of `turns` turns each.
+pub(crate) fn writes(tasks: usize, turns: usize) -> u64 {
+    (0..tasks).map(|index| ((index + turns).div_ceil(TURNS_PER_WRITE) - index.div_ceil(TURNS_PER_WRITE)) as u64).sum()
+}
+
+/// The longest time that a task needed for one turn at a lock.
+pub(crate) fn wait_reading(longest_ns: u64) -> Vec<Reading> {
+    vec![Reading::new("", "us", longest_ns as f64 / 1e3)]
 }
 
 #[cfg(test)]
@@ -276,6 +309,14 @@ mod tests {
         assert!(long.enough(Duration::from_millis(400)), "a long cold run does");
         let mut once = Pace::of(&Job::new(Deed::Yield).turns(10));
         assert!(once.enough(Duration::ZERO));
+    }
+
+    #[test]
+    fn one_turn_of_ten_writes() {
+        let counted =
+            (0..7).flat_map(|index| (0..93).map(move |turn| (index, turn))).filter(|&(index, turn)| is_write(index, turn)).count();
+        assert_eq!(writes(7, 93), counted as u64);
+        assert_eq!(writes(100, 10), 100);
     }
 
     #[test]

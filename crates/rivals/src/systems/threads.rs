@@ -1,9 +1,13 @@
-//! The standard library's threads: what a program does without a runtime.
+//! The standard library's threads, locks and channels: what a program does without a runtime. And the locks and channels of crates that threads use.
 
+use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
 use crate::deeds::blocking::Blocking;
+use crate::deeds::blocking::channels::{Channel, Channels};
+use crate::deeds::blocking::locks::Locks;
+use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT, UNPOISONED};
 use crate::job::Job;
 
 pub(crate) struct Threads;
@@ -50,4 +54,177 @@ fn stay_on_one_cpu() {
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
     };
     assert_eq!(failed, 0, "this process cannot be kept on one CPU");
+}
+
+impl Locks for Threads {
+    type Mutex = Mutex<u64>;
+    type RwLock = RwLock<u64>;
+
+    fn add(mutex: &Mutex<u64>) -> u64 {
+        let mut sum = mutex.lock().expect(UNPOISONED);
+        *sum += 1;
+        *sum
+    }
+    fn read(lock: &RwLock<u64>) -> u64 {
+        *lock.read().expect(UNPOISONED)
+    }
+    fn write(lock: &RwLock<u64>) -> u64 {
+        let mut sum = lock.write().expect(UNPOISONED);
+        *sum += 1;
+        *sum
+    }
+}
+
+impl Channels for Threads {
+    type One = Mpsc;
+    type Many = Book;
+
+    fn select(_: [mpsc::Receiver<u64>; SELECT_CHANNELS], _: usize) -> u64 {
+        panic!("the standard library has no select");
+    }
+    fn oneshot(message: u64) -> u64 {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        sender.send(message).expect(RECEIVED);
+        receiver.recv().expect(SENT)
+    }
+}
+
+/// The standard library's channel.
+pub(crate) struct Mpsc;
+
+impl Channel for Mpsc {
+    type Sender = mpsc::SyncSender<u64>;
+    type Receiver = mpsc::Receiver<u64>;
+
+    fn channel(places: usize) -> (mpsc::SyncSender<u64>, mpsc::Receiver<u64>) {
+        mpsc::sync_channel(places)
+    }
+    fn send(sender: &mpsc::SyncSender<u64>, message: u64) {
+        sender.send(message).expect(RECEIVED);
+    }
+    fn receive(receiver: &mpsc::Receiver<u64>) -> Option<u64> {
+        receiver.recv().ok()
+    }
+}
+
+/// Its receiver shared under a lock, as in the thread pool of the Rust book.
+pub(crate) struct Book;
+
+impl Channel for Book {
+    type Sender = mpsc::SyncSender<u64>;
+    type Receiver = Arc<Mutex<mpsc::Receiver<u64>>>;
+
+    fn channel(places: usize) -> (mpsc::SyncSender<u64>, Self::Receiver) {
+        let (sender, receiver) = mpsc::sync_channel(places);
+        (sender, Arc::new(Mutex::new(receiver)))
+    }
+    fn send(sender: &mpsc::SyncSender<u64>, message: u64) {
+        Mpsc::send(sender, message);
+    }
+    fn receive(receiver: &Self::Receiver) -> Option<u64> {
+        receiver.lock().expect(UNPOISONED).recv().ok()
+    }
+}
+
+/// The locks of the crate `parking_lot`.
+pub(crate) struct ParkingLot;
+
+impl Locks for ParkingLot {
+    type Mutex = parking_lot::Mutex<u64>;
+    type RwLock = parking_lot::RwLock<u64>;
+
+    fn add(mutex: &Self::Mutex) -> u64 {
+        let mut sum = mutex.lock();
+        *sum += 1;
+        *sum
+    }
+    fn read(lock: &Self::RwLock) -> u64 {
+        *lock.read()
+    }
+    fn write(lock: &Self::RwLock) -> u64 {
+        let mut sum = lock.write();
+        *sum += 1;
+        *sum
+    }
+}
+
+/// The channels of the crate `crossbeam-channel`. Its documentation has `bounded(1)` for a single message.
+pub(crate) struct Crossbeam;
+
+impl Channel for Crossbeam {
+    type Sender = crossbeam_channel::Sender<u64>;
+    type Receiver = crossbeam_channel::Receiver<u64>;
+
+    fn channel(places: usize) -> (Self::Sender, Self::Receiver) {
+        crossbeam_channel::bounded(places)
+    }
+    fn send(sender: &Self::Sender, message: u64) {
+        sender.send(message).expect(RECEIVED);
+    }
+    fn receive(receiver: &Self::Receiver) -> Option<u64> {
+        receiver.recv().ok()
+    }
+}
+
+impl Channels for Crossbeam {
+    type One = Self;
+    type Many = Self;
+
+    fn select([a, b, c, d, e, f, g, h]: [crossbeam_channel::Receiver<u64>; SELECT_CHANNELS], messages: usize) -> u64 {
+        let receive = || {
+            crossbeam_channel::select! {
+                recv(a) -> message => message,
+                recv(b) -> message => message,
+                recv(c) -> message => message,
+                recv(d) -> message => message,
+                recv(e) -> message => message,
+                recv(f) -> message => message,
+                recv(g) -> message => message,
+                recv(h) -> message => message,
+            }
+        };
+        (0..messages).map(|_| receive().expect(SENT)).sum()
+    }
+    fn oneshot(message: u64) -> u64 {
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        sender.send(message).expect(RECEIVED);
+        receiver.recv().expect(SENT)
+    }
+}
+
+/// The channels of the crate `flume`, used as crossbeam's.
+pub(crate) struct Flume;
+
+impl Channel for Flume {
+    type Sender = flume::Sender<u64>;
+    type Receiver = flume::Receiver<u64>;
+
+    fn channel(places: usize) -> (Self::Sender, Self::Receiver) {
+        flume::bounded(places)
+    }
+    fn send(sender: &Self::Sender, message: u64) {
+        sender.send(message).expect(RECEIVED);
+    }
+    fn receive(receiver: &Self::Receiver) -> Option<u64> {
+        receiver.recv().ok()
+    }
+}
+
+impl Channels for Flume {
+    type One = Self;
+    type Many = Self;
+
+    fn select(receivers: [flume::Receiver<u64>; SELECT_CHANNELS], messages: usize) -> u64 {
+        let receive = |_| {
+            let none = flume::Selector::new();
+            let any = receivers.iter().fold(none, |selector, receiver| selector.recv(receiver, |message| message.expect(SENT)));
+            any.wait()
+        };
+        (0..messages).map(receive).sum()
+    }
+    fn oneshot(message: u64) -> u64 {
+        let (sender, receiver) = flume::bounded(1);
+        sender.send(message).expect(RECEIVED);
+        receiver.recv().expect(SENT)
+    }
 }

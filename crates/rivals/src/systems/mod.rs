@@ -56,10 +56,15 @@ pub(crate) const ALL: &[System] = &[
         name: "sinew",
         about: "settled fibers; for switches, the library's switch file alone",
         takes: |job| match job.deed.kind() {
-            Kind::Switch | Kind::Task => Takes::Yes,
-            Kind::Lock | Kind::Channel => Takes::Refuses("not offered: still being built"),
+            Kind::Lock if job.deed == Deed::RwLock => Takes::Refuses("not offered: still being built"),
+            Kind::Channel => Takes::Refuses("not offered: still being built"),
+            _ => Takes::Yes,
         },
-        perform: |job| if is_switch(job) { raw::perform::<sinew::Switch>(job) } else { blocking::perform_tasks::<sinew::Sinew>(job) },
+        perform: |job| match job.deed.kind() {
+            Kind::Switch => raw::perform::<sinew::Switch>(job),
+            Kind::Lock => blocking::locks::perform::<sinew::Sinew, sinew::Sinew>(job),
+            _ => blocking::perform_tasks::<sinew::Sinew>(job),
+        },
         version: || locked("sinew"),
         side: Side::Ours,
     },

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use sinew::sync::Mutex;
 use sinew::{Fiber, JoinHandle, Runtime};
 
+use super::threads;
 use crate::deeds::blocking::Blocking;
+use crate::deeds::blocking::locks::Locks;
 use crate::deeds::raw::Raw;
 use crate::job::Job;
 
@@ -58,5 +61,23 @@ impl Raw for Switch {
     unsafe fn switch(save: *mut *mut u8, to: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { sinew::hidden::switch::switch(save, to) }
+    }
+}
+
+impl Locks for Sinew {
+    type Mutex = Mutex<u64>;
+    /// A stand-in that no job uses: Sinew's own is still being built.
+    type RwLock = std::sync::RwLock<u64>;
+
+    fn add(mutex: &Mutex<u64>) -> u64 {
+        let mut sum = mutex.lock();
+        *sum += 1;
+        *sum
+    }
+    fn read(lock: &Self::RwLock) -> u64 {
+        threads::Threads::read(lock)
+    }
+    fn write(lock: &Self::RwLock) -> u64 {
+        threads::Threads::write(lock)
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod futures;
 pub(crate) mod raw;
 
 use std::arch::asm;
+use std::ops::DerefMut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
@@ -273,6 +274,12 @@ pub(crate) fn whole(time: Reading) -> Vec<Reading> {
 /// What the numbers below `end` add up to.
 pub(crate) fn sum_below(end: usize) -> u64 {
     (0..end as u64).sum()
+}
+
+/// Adds one to what a lock guards, and says what it is then.
+pub(crate) fn add(mut sum: impl DerefMut<Target = u64>) -> u64 {
+    *sum += 1;
+    *sum
 }
 
 /// Whether turn `turn` of task `index` writes: tasks write at different turns.

@@ -1,5 +1,6 @@
 //! may: coroutines with its default stack of 32 KiB and pinned workers. Its channels have no bounds.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use may::coroutine::{self, JoinHandle};
@@ -50,18 +51,14 @@ impl Locks for May {
     type Mutex = Mutex<u64>;
     type RwLock = RwLock<u64>;
 
-    fn add(mutex: &Mutex<u64>) -> u64 {
-        let mut sum = mutex.lock().expect(UNPOISONED);
-        *sum += 1;
-        *sum
+    fn lock(mutex: &Mutex<u64>) -> impl DerefMut<Target = u64> {
+        mutex.lock().expect(UNPOISONED)
     }
-    fn read(lock: &RwLock<u64>) -> u64 {
-        *lock.read().expect(UNPOISONED)
+    fn read(lock: &RwLock<u64>) -> impl Deref<Target = u64> {
+        lock.read().expect(UNPOISONED)
     }
-    fn write(lock: &RwLock<u64>) -> u64 {
-        let mut sum = lock.write().expect(UNPOISONED);
-        *sum += 1;
-        *sum
+    fn write(lock: &RwLock<u64>) -> impl DerefMut<Target = u64> {
+        lock.write().expect(UNPOISONED)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Sinew: settled fibers, a runtime with the asked number of workers, all else by default.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use sinew::sync::Mutex;
@@ -69,15 +70,13 @@ impl Locks for Sinew {
     /// A stand-in that no job uses: Sinew's own is still being built.
     type RwLock = std::sync::RwLock<u64>;
 
-    fn add(mutex: &Mutex<u64>) -> u64 {
-        let mut sum = mutex.lock();
-        *sum += 1;
-        *sum
+    fn lock(mutex: &Mutex<u64>) -> impl DerefMut<Target = u64> {
+        mutex.lock()
     }
-    fn read(lock: &Self::RwLock) -> u64 {
+    fn read(lock: &std::sync::RwLock<u64>) -> impl Deref<Target = u64> {
         threads::Threads::read(lock)
     }
-    fn write(lock: &Self::RwLock) -> u64 {
+    fn write(lock: &std::sync::RwLock<u64>) -> impl DerefMut<Target = u64> {
         threads::Threads::write(lock)
     }
 }

@@ -1,6 +1,7 @@
 //! smol: one executor that the asked number of threads run, as `smol::spawn` itself sets it up.
 
 use std::future::pending;
+use std::ops::{Deref, DerefMut};
 use std::thread;
 use std::time::Duration;
 
@@ -56,18 +57,14 @@ impl Locks for Smol {
     type Mutex = Mutex<u64>;
     type RwLock = RwLock<u64>;
 
-    async fn add(mutex: &Mutex<u64>) -> u64 {
-        let mut sum = mutex.lock().await;
-        *sum += 1;
-        *sum
+    async fn lock(mutex: &Mutex<u64>) -> impl DerefMut<Target = u64> {
+        mutex.lock().await
     }
-    async fn read(lock: &RwLock<u64>) -> u64 {
-        *lock.read().await
+    async fn read(lock: &RwLock<u64>) -> impl Deref<Target = u64> {
+        lock.read().await
     }
-    async fn write(lock: &RwLock<u64>) -> u64 {
-        let mut sum = lock.write().await;
-        *sum += 1;
-        *sum
+    async fn write(lock: &RwLock<u64>) -> impl DerefMut<Target = u64> {
+        lock.write().await
     }
 }
 
@@ -102,10 +99,5 @@ impl Channels for Smol {
             sum += race(first, last).await.expect(SENT);
         }
         sum
-    }
-    async fn oneshot(message: u64) -> u64 {
-        let (sender, receiver) = channel::bounded(1);
-        sender.send(message).await.expect(RECEIVED);
-        receiver.recv().await.expect(SENT)
     }
 }

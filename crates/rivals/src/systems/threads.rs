@@ -1,5 +1,6 @@
 //! The standard library's threads, locks and channels: what a program does without a runtime. And the locks and channels of crates that threads use.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
@@ -60,18 +61,14 @@ impl Locks for Threads {
     type Mutex = Mutex<u64>;
     type RwLock = RwLock<u64>;
 
-    fn add(mutex: &Mutex<u64>) -> u64 {
-        let mut sum = mutex.lock().expect(UNPOISONED);
-        *sum += 1;
-        *sum
+    fn lock(mutex: &Mutex<u64>) -> impl DerefMut<Target = u64> {
+        mutex.lock().expect(UNPOISONED)
     }
-    fn read(lock: &RwLock<u64>) -> u64 {
-        *lock.read().expect(UNPOISONED)
+    fn read(lock: &RwLock<u64>) -> impl Deref<Target = u64> {
+        lock.read().expect(UNPOISONED)
     }
-    fn write(lock: &RwLock<u64>) -> u64 {
-        let mut sum = lock.write().expect(UNPOISONED);
-        *sum += 1;
-        *sum
+    fn write(lock: &RwLock<u64>) -> impl DerefMut<Target = u64> {
+        lock.write().expect(UNPOISONED)
     }
 }
 
@@ -81,11 +78,6 @@ impl Channels for Threads {
 
     fn select(_: [mpsc::Receiver<u64>; SELECT_CHANNELS], _: usize) -> u64 {
         panic!("the standard library has no select");
-    }
-    fn oneshot(message: u64) -> u64 {
-        let (sender, receiver) = mpsc::sync_channel(1);
-        sender.send(message).expect(RECEIVED);
-        receiver.recv().expect(SENT)
     }
 }
 
@@ -133,22 +125,18 @@ impl Locks for ParkingLot {
     type Mutex = parking_lot::Mutex<u64>;
     type RwLock = parking_lot::RwLock<u64>;
 
-    fn add(mutex: &Self::Mutex) -> u64 {
-        let mut sum = mutex.lock();
-        *sum += 1;
-        *sum
+    fn lock(mutex: &parking_lot::Mutex<u64>) -> impl DerefMut<Target = u64> {
+        mutex.lock()
     }
-    fn read(lock: &Self::RwLock) -> u64 {
-        *lock.read()
+    fn read(lock: &parking_lot::RwLock<u64>) -> impl Deref<Target = u64> {
+        lock.read()
     }
-    fn write(lock: &Self::RwLock) -> u64 {
-        let mut sum = lock.write();
-        *sum += 1;
-        *sum
+    fn write(lock: &parking_lot::RwLock<u64>) -> impl DerefMut<Target = u64> {
+        lock.write()
     }
 }
 
-/// The channels of the crate `crossbeam-channel`. Its documentation has `bounded(1)` for a single message.
+/// The channels of the crate `crossbeam-channel`.
 pub(crate) struct Crossbeam;
 
 impl Channel for Crossbeam {
@@ -185,14 +173,9 @@ impl Channels for Crossbeam {
         };
         (0..messages).map(|_| receive().expect(SENT)).sum()
     }
-    fn oneshot(message: u64) -> u64 {
-        let (sender, receiver) = crossbeam_channel::bounded(1);
-        sender.send(message).expect(RECEIVED);
-        receiver.recv().expect(SENT)
-    }
 }
 
-/// The channels of the crate `flume`, used as crossbeam's.
+/// The channels of the crate `flume`.
 pub(crate) struct Flume;
 
 impl Channel for Flume {
@@ -221,10 +204,5 @@ impl Channels for Flume {
             any.wait()
         };
         (0..messages).map(receive).sum()
-    }
-    fn oneshot(message: u64) -> u64 {
-        let (sender, receiver) = flume::bounded(1);
-        sender.send(message).expect(RECEIVED);
-        receiver.recv().expect(SENT)
     }
 }

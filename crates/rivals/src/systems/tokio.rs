@@ -1,5 +1,6 @@
 //! tokio: the multi-thread runtime and the current-thread one, both with all drivers on, as `#[tokio::main]` sets them up.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
@@ -66,18 +67,14 @@ impl<const WORKERS: bool> Locks for Tokio<WORKERS> {
     type Mutex = Mutex<u64>;
     type RwLock = RwLock<u64>;
 
-    async fn add(mutex: &Mutex<u64>) -> u64 {
-        let mut sum = mutex.lock().await;
-        *sum += 1;
-        *sum
+    async fn lock(mutex: &Mutex<u64>) -> impl DerefMut<Target = u64> {
+        mutex.lock().await
     }
-    async fn read(lock: &RwLock<u64>) -> u64 {
-        *lock.read().await
+    async fn read(lock: &RwLock<u64>) -> impl Deref<Target = u64> {
+        lock.read().await
     }
-    async fn write(lock: &RwLock<u64>) -> u64 {
-        let mut sum = lock.write().await;
-        *sum += 1;
-        *sum
+    async fn write(lock: &RwLock<u64>) -> impl DerefMut<Target = u64> {
+        lock.write().await
     }
 }
 

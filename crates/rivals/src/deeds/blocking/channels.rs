@@ -4,7 +4,7 @@ use std::array;
 use std::time::{Duration, Instant};
 
 use super::Blocking;
-use crate::deeds::{CHANNEL_PLACES, LAST_MESSAGE, PRODUCERS, SELECT_CHANNELS, SELECT_PLACES, paced, sum_below};
+use crate::deeds::{CHANNEL_PLACES, LAST_MESSAGE, PRODUCERS, SELECT_CHANNELS, SELECT_PLACES, SENT, paced, sum_below};
 use crate::job::{Deed, Job, Reading};
 
 /// A kind of channel for numbers.
@@ -28,8 +28,12 @@ pub(crate) trait Channels: 'static {
 
     /// Receives so many messages, each from whichever channel has one, and adds them up.
     fn select(receivers: [<Self::One as Channel>::Receiver; SELECT_CHANNELS], messages: usize) -> u64;
-    /// Makes a channel for one message, sends it and receives it.
-    fn oneshot(message: u64) -> u64;
+    /// Makes a channel for one message, sends it and receives it. By default it is one of one place.
+    fn oneshot(message: u64) -> u64 {
+        let (sender, receiver) = Self::One::channel(1);
+        Self::One::send(&sender, message);
+        Self::One::receive(&receiver).expect(SENT)
+    }
 }
 
 /// Does `job` with the tasks of `T` and the channels of `C`.

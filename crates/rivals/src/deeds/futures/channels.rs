@@ -4,7 +4,7 @@ use std::array;
 use std::time::{Duration, Instant};
 
 use super::{Futures, paced};
-use crate::deeds::{CHANNEL_PLACES, LAST_MESSAGE, PRODUCERS, SELECT_CHANNELS, SELECT_PLACES, sum_below};
+use crate::deeds::{CHANNEL_PLACES, LAST_MESSAGE, PRODUCERS, SELECT_CHANNELS, SELECT_PLACES, SENT, sum_below};
 use crate::job::{Deed, Job, Reading};
 
 /// As `blocking::channels::Channel`.
@@ -23,7 +23,13 @@ pub(crate) trait Channels: 'static {
     type Many: Channel<Receiver: Clone>;
 
     fn select(receivers: [<Self::One as Channel>::Receiver; SELECT_CHANNELS], messages: usize) -> impl Future<Output = u64> + Send;
-    fn oneshot(message: u64) -> impl Future<Output = u64> + Send;
+    fn oneshot(message: u64) -> impl Future<Output = u64> + Send {
+        async move {
+            let (sender, mut receiver) = Self::One::channel(1);
+            Self::One::send(&sender, message).await;
+            Self::One::receive(&mut receiver).await.expect(SENT)
+        }
+    }
 }
 
 /// Does `job` with the tasks of `T` and the channels of `C`.

@@ -2,13 +2,14 @@
 
 use std::hint::black_box;
 use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::{Futures, paced, together};
-use crate::deeds::{blocking, is_write, wait_reading, writes};
+use crate::deeds::{add, blocking, is_write, wait_reading, writes};
 use crate::job::{Deed, Job, Reading};
 
 /// As `blocking::locks::Locks`.
@@ -16,9 +17,9 @@ pub(crate) trait Locks: 'static {
     type Mutex: Default + Send + Sync + 'static;
     type RwLock: Default + Send + Sync + 'static;
 
-    fn add(mutex: &Self::Mutex) -> impl Future<Output = u64> + Send;
-    fn read(lock: &Self::RwLock) -> impl Future<Output = u64> + Send;
-    fn write(lock: &Self::RwLock) -> impl Future<Output = u64> + Send;
+    fn lock(mutex: &Self::Mutex) -> impl Future<Output = impl DerefMut<Target = u64>> + Send;
+    fn read(lock: &Self::RwLock) -> impl Future<Output = impl Deref<Target = u64>> + Send;
+    fn write(lock: &Self::RwLock) -> impl Future<Output = impl DerefMut<Target = u64>> + Send;
 }
 
 /// Locks that block their thread, in futures.
@@ -28,13 +29,13 @@ impl<L: blocking::locks::Locks> Locks for Plain<L> {
     type Mutex = L::Mutex;
     type RwLock = L::RwLock;
 
-    async fn add(mutex: &L::Mutex) -> u64 {
-        L::add(mutex)
+    async fn lock(mutex: &L::Mutex) -> impl DerefMut<Target = u64> {
+        L::lock(mutex)
     }
-    async fn read(lock: &L::RwLock) -> u64 {
+    async fn read(lock: &L::RwLock) -> impl Deref<Target = u64> {
         L::read(lock)
     }
-    async fn write(lock: &L::RwLock) -> u64 {
+    async fn write(lock: &L::RwLock) -> impl DerefMut<Target = u64> {
         L::write(lock)
     }
 }
@@ -55,7 +56,7 @@ pub(crate) fn perform<T: Futures, L: Locks>(job: &Job) -> Vec<Reading> {
 async fn mutex<T: Futures, L: Locks>(tasks: usize, turns: usize) -> Duration {
     let add_all = move |mutex: Arc<L::Mutex>| async move {
         for _ in 0..turns {
-            L::add(&mutex).await;
+            add(L::lock(&mutex).await);
         }
     };
     contend::<T, L, _>(tasks, turns, add_all).await.0
@@ -68,7 +69,7 @@ async fn mutex_wait<T: Futures, L: Locks>(job: &Job) -> Vec<Reading> {
             let mut longest = Duration::ZERO;
             for _ in 0..turns {
                 let start = Instant::now();
-                L::add(&mutex).await;
+                add(L::lock(&mutex).await);
                 longest = longest.max(start.elapsed());
             }
             longest
@@ -89,7 +90,7 @@ async fn contend<T: Futures, L: Locks, W: Future<Output: Send> + Send + 'static>
 ) -> (Duration, Vec<W::Output>) {
     let mutex = Arc::new(L::Mutex::default());
     let done = together::<T, _>(tasks, |_| work(mutex.clone())).await;
-    assert_eq!(L::add(&mutex).await, (tasks * turns) as u64 + 1, "an addition was lost");
+    assert_eq!(*L::lock(&mutex).await, (tasks * turns) as u64, "an addition was lost");
     done
 }
 
@@ -99,11 +100,11 @@ async fn rwlock<T: Futures, L: Locks>(tasks: usize, turns: usize) -> Duration {
         let lock = lock.clone();
         async move {
             for turn in 0..turns {
-                black_box(if is_write(index, turn) { L::write(&lock).await } else { L::read(&lock).await });
+                black_box(if is_write(index, turn) { add(L::write(&lock).await) } else { *L::read(&lock).await });
             }
         }
     };
     let (took, _) = together::<T, _>(tasks, work).await;
-    assert_eq!(L::write(&lock).await, writes(tasks, turns) + 1, "an addition was lost");
+    assert_eq!(*L::read(&lock).await, writes(tasks, turns), "an addition was lost");
     took
 }

@@ -260,25 +260,20 @@ fn many_fibers_wait_at_one_condvar() {
 
 #[test]
 fn locks_and_condvars_are_no_cancel_points() {
-    let shared: Arc<(Mutex<bool>, Condvar, RwLock<()>)> = Arc::default();
+    let shared: Arc<(Mutex<()>, Condvar, RwLock<()>)> = Arc::default();
     let write = shared.2.write();
     let fiber = {
         let shared = shared.clone();
         spawn(move || {
             current().cancel();
             sinew::timeout(Duration::ZERO, || {
-                let mut ready = shared.0.lock();
-                shared.1.wait_while(&mut ready, |ready| !*ready);
-                drop(ready);
+                shared.1.wait(&mut shared.0.lock());
                 drop(shared.2.read());
                 drop(shared.2.write());
             })
         })
     };
-    until(|| {
-        *shared.0.lock() = true;
-        shared.1.notify_one()
-    });
+    until(|| shared.1.notify_one());
     drop(write);
     assert_eq!(fiber.join().unwrap(), Ok(()));
 }

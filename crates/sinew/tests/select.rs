@@ -281,7 +281,7 @@ fn the_choice_is_fair() {
         }
     }
     drop((a.1, b.1));
-    peers.into_iter().for_each(|p| drop(p.join().unwrap()));
+    peers.into_iter().for_each(|p| _ = p.join().unwrap());
     assert!(hits.iter().all(|&n| n > ROUNDS / 10), "{hits:?}");
 }
 

@@ -142,7 +142,7 @@ impl<T> DerefMut for Entered<'_, T> {
 
 impl<T> Inside<T> {
     /// Sends `value` if that can be done at once, and says whom to wake for it. The caller makes that one ready without the gate.
-    #[inline]
+    #[inline(always)]
     pub(super) fn offer(&mut self, value: T) -> Result<Option<Claimed>, TrySendError<T>> {
         if self.receivers == 0 {
             return Err(TrySendError::Disconnected(value));
@@ -176,7 +176,7 @@ impl<T> Inside<T> {
     }
 
     /// Takes the oldest message if there is one, and says whom to wake for it, as [`offer`](Self::offer).
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self) -> Result<(T, Option<Claimed>), TryRecvError> {
         match self.buffer.pop() {
             Some(value) if self.givers.is_empty() => Ok((value, None)),
@@ -349,7 +349,7 @@ impl<T> Channel<T> {
     #[track_caller]
     fn send_waiting(&self, inside: Entered<'_, T>, value: T, until: Until) -> Result<(), SendError<T>> {
         match Me::unbound() {
-            Some(me) => self.send_in_line(inside, value, &me, &me.unbound_point(), until),
+            Some(fiber) => self.send_in_line(inside, value, &fiber.me, &fiber.cancel_point(), until),
             None => {
                 drop(inside);
                 self.send_carefully(value, until)
@@ -379,6 +379,7 @@ impl<T> Channel<T> {
         }
     }
 
+    #[inline(always)]
     fn send_in_line(&self, inside: Entered<'_, T>, value: T, me: &Me, point: &CancelPoint<'_>, until: Until) -> Result<(), SendError<T>> {
         let waiter = giver(me.control(), value);
         // SAFETY: the waiter is new, and the caller's.
@@ -411,7 +412,7 @@ impl<T> Channel<T> {
     #[track_caller]
     fn receive_waiting(&self, inside: Entered<'_, T>, until: Until) -> Result<T, RecvError> {
         match Me::unbound() {
-            Some(me) => self.receive_in_line(inside, &me, &me.unbound_point(), until),
+            Some(fiber) => self.receive_in_line(inside, &fiber.me, &fiber.cancel_point(), until),
             None => {
                 drop(inside);
                 self.receive_carefully(until)
@@ -438,6 +439,7 @@ impl<T> Channel<T> {
         }
     }
 
+    #[inline(always)]
     fn receive_in_line(&self, inside: Entered<'_, T>, me: &Me, point: &CancelPoint<'_>, until: Until) -> Result<T, RecvError> {
         let waiter = taker(me.control());
         // SAFETY: the waiter is new, and the caller's.
@@ -452,7 +454,7 @@ impl<T> Channel<T> {
     ///
     /// # Safety
     /// The waiter is new, and of the caller whose cancel point this is.
-    #[inline]
+    #[inline(always)]
     unsafe fn stand_in_line(
         &self,
         mut inside: Entered<'_, T>,

@@ -43,17 +43,10 @@ impl Me {
     /// As `to_wait`, if the caller is a fiber that nothing refuses to suspend and no deadline is around; so nothing but a cancel can keep it from
     /// waiting, and it may make up its mind under an object's lock.
     #[inline]
-    pub(crate) fn unbound() -> Option<Me> {
+    pub(crate) fn unbound() -> Option<Unbound> {
         let (worker, control) = fiber()?;
-        (!control.is_marked() && control.bounds().limit.is_none()).then_some(Me::Fiber(worker, control))
-    }
-
-    /// The [`cancel_point`](Self::cancel_point) of one that has no deadline around it, which does not fail.
-    #[inline]
-    pub(crate) fn unbound_point(&self) -> CancelPoint<'_> {
-        let bounds = self.control().bounds();
-        debug_assert!(bounds.limit.is_none(), "a deadline that nobody looked at");
-        CancelPoint { me: self, bounds }
+        let bounds = control.bounds();
+        (!control.is_marked() && bounds.limit.is_none()).then_some(Unbound { me: Me::Fiber(worker, control), shielded: bounds.shielded })
     }
 
     pub(crate) fn control(&self) -> &Control {
@@ -67,6 +60,7 @@ impl Me {
     ///
     /// # Safety
     /// The caller is this `Me` and has begun a wait on its own state word that somebody, or the deadline, will end.
+    #[inline]
     pub(crate) unsafe fn wait(&self, deadline_ns: u64) -> Cause {
         match self {
             // SAFETY: the caller's promise.
@@ -183,6 +177,20 @@ pub enum Cut {
     Cancelled,
     /// The deadline of a [`timeout`](crate::timeout) around the caller passed.
     TimedOut,
+}
+
+/// A caller whose waits a cancel alone cuts short.
+pub(crate) struct Unbound {
+    pub(crate) me: Me,
+    shielded: bool,
+}
+
+impl Unbound {
+    /// Its [`cancel_point`](Me::cancel_point), which does not fail.
+    #[inline]
+    pub(crate) fn cancel_point(&self) -> CancelPoint<'_> {
+        CancelPoint { me: &self.me, bounds: Bounds { limit: None, shielded: self.shielded } }
+    }
 }
 
 /// A wait that may be cut short, before it has begun.
@@ -303,6 +311,7 @@ impl Wakes {
     }
 }
 
+#[inline(never)]
 fn wait_on_thread(me: &Control, deadline_ns: u64) -> Cause {
     while let Some(word) = me.state.waiting() {
         futex::wait(me.state.word(), word, deadline_ns);

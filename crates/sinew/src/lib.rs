@@ -9,6 +9,7 @@ pub mod local;
 mod os;
 mod rt;
 mod sched;
+pub mod time;
 
 pub use fiber::Id;
 pub use fiber::task::NeverRan;

@@ -23,6 +23,8 @@ pub(crate) enum Why {
     Blocking,
     /// A waker of its future.
     Future,
+    /// The next timer whose callback it starts.
+    Timer,
 }
 
 impl Why {
@@ -39,6 +41,7 @@ impl Why {
             Why::Shutdown => 4 << KIND_SHIFT,
             Why::Blocking => 5 << KIND_SHIFT,
             Why::Future => 6 << KIND_SHIFT,
+            Why::Timer => 7 << KIND_SHIFT,
         }
     }
 
@@ -50,7 +53,8 @@ impl Why {
             3 => Why::Scope,
             4 => Why::Shutdown,
             5 => Why::Blocking,
-            _ => Why::Future,
+            6 => Why::Future,
+            _ => Why::Timer,
         }
     }
 }

@@ -83,6 +83,7 @@ impl From<Cut> for io::Error {
 /// |---|---|---|---|
 /// | [`sleep`](crate::sleep), [`sleep_until`](crate::sleep_until) | yes | yes, unless the duration is zero | the rest of the time |
 /// | [`park`](crate::park), [`park_timeout`](crate::park_timeout) | yes | yes | an `unpark` that came before, or comes later, is kept for the next park |
+/// | [`Interval::tick`](crate::time::Interval::tick) | yes | yes | the tick, which is still to come |
 /// | [`yield_now`](crate::yield_now) | yes | no | |
 /// | [`JoinHandle::join`](crate::JoinHandle::join), [`ScopedJoinHandle::join`](crate::ScopedJoinHandle::join) | yes, unless it has ended | no | |
 /// | [`run`](crate::run), [`Runtime::run`](crate::Runtime::run), [`Handle::run`](crate::Handle::run) | yes | no | |
@@ -91,7 +92,7 @@ impl From<Cut> for io::Error {
 /// | [`block_on`](crate::block_on) | yes | no | |
 /// | [`try_block_on`](crate::try_block_on) | yes | yes | the future, which is dropped |
 /// | [`Runtime::shutdown_timeout`](crate::Runtime::shutdown_timeout), drop of a [`Runtime`](crate::Runtime) | yes | no | |
-/// | [`spawn`](crate::spawn()), [`spawn_batch`](crate::spawn_batch), [`spawn_future`](crate::spawn_future), [`hop`](crate::hop), [`unpark`](crate::Fiber::unpark), [`cancel`](crate::JoinHandle::cancel), `cancelled` | no | no | |
+/// | [`spawn`](crate::spawn()), [`spawn_batch`](crate::spawn_batch), [`spawn_future`](crate::spawn_future), [`hop`](crate::hop), all of [`Timer`](crate::time::Timer), [`unpark`](crate::Fiber::unpark), [`cancel`](crate::JoinHandle::cancel), `cancelled` | no | no | |
 /// | [`on_suspend`](crate::on_suspend), [`on_resume`](crate::on_resume), [`no_suspend`](crate::no_suspend) | no; inside, a suspension panics | no | |
 /// | [`timeout`], [`shield`], `with` of a [`fiber_local!`](crate::fiber_local) | as what they call | as what they call | |
 ///

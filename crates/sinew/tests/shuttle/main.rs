@@ -31,6 +31,8 @@ mod os;
 mod rt;
 #[path = "../../src/sched/mod.rs"]
 mod sched;
+#[path = "../../src/time/mod.rs"]
+mod time;
 
 mod scenarios;
 

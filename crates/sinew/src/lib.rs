@@ -11,6 +11,7 @@ mod os;
 mod rt;
 mod sched;
 pub mod sync;
+pub mod time;
 
 pub use fiber::Id;
 pub use fiber::task::NeverRan;

@@ -712,6 +712,7 @@ fn in_a_forked_child_every_use_panics_with_a_clear_text() {
     let parked = running.fiber().clone();
     let runtime = Arc::new(runtime(1));
     let (of_metrics, of_handle) = (runtime.clone(), runtime.clone());
+    let timer = sinew::time::Timer::after(HOUR, || ());
     sinew::fiber_local!(static LOCAL: u32 = 7);
     let uses: Vec<Use> = vec![
         ("spawn", Box::new(|| drop(spawn(|| ())))),
@@ -733,6 +734,9 @@ fn in_a_forked_child_every_use_panics_with_a_clear_text() {
         ("block_on", Box::new(|| sinew::block_on(async {}))),
         ("try_block_on", Box::new(|| sinew::try_block_on(async {}).unwrap())),
         ("spawn_future", Box::new(|| drop(sinew::spawn_future(async {})))),
+        ("interval", Box::new(|| _ = sinew::time::interval(MILLI).tick())),
+        ("a timer", Box::new(|| sinew::time::Timer::after(MILLI, || ()).detach())),
+        ("a timer's cancel", Box::new(move || _ = timer.cancel())),
         ("unpark", Box::new(move || parked.unpark())),
         ("builder", Box::new(|| drop(Runtime::builder().build()))),
         ("a runtime's metrics", Box::new(move || drop(of_metrics.metrics()))),

@@ -154,6 +154,17 @@ impl Wheel {
         self.tick = self.tick.max(target);
     }
 
+    /// Hands every entry to `fire`, unlinked, whenever it is due.
+    pub(crate) fn drain(&mut self, mut fire: impl FnMut(&Entry)) {
+        while let Some((level, slot)) = self.earliest() {
+            // SAFETY: I1 - linked entries are valid.
+            let entry = unsafe { &*self.slots[level][slot] };
+            self.unlink(entry);
+            self.armed -= 1;
+            fire(entry);
+        }
+    }
+
     /// Fires an entry whose tick has come; moves another down, from the slot that it was in.
     fn replace(&mut self, entry: &Entry, fire: &mut impl FnMut(&Entry)) {
         if due_tick(entry) <= self.tick {
@@ -300,10 +311,18 @@ mod tests {
                 prop_assert!(wheel.next_deadline_ns() <= earliest);
                 prop_assert!(armed.len() > EXACT_SCAN || armed.is_empty() || wheel.next_deadline_ns() < u64::MAX);
             }
-            for entry in &armed {
+            let (kept, left) = (armed.len() / 2, armed.len() - armed.len() / 2);
+            for entry in &armed[kept..] {
                 // SAFETY: it was armed in this wheel.
                 unsafe { wheel.disarm(entry) };
             }
+            prop_assert_eq!(wheel.armed(), armed.len() - left);
+            let mut drained = 0;
+            wheel.drain(|entry| {
+                assert!(!entry.is_armed());
+                drained += 1;
+            });
+            prop_assert_eq!(drained, kept);
             prop_assert_eq!(wheel.armed(), 0);
             prop_assert!(wheel.earliest().is_none());
         }

@@ -12,7 +12,7 @@
 //!
 //! # Who may touch what
 //! - Before it is queued: the spawner, everything.
-//! - Queued or waiting: whoever holds it (law F1) its link; anybody `state`, `join`, `references`; everybody the name, site and id, which stay; under its
+//! - Queued or waiting: whoever holds it (law F1) its link; anybody `state`, `join`, `references`; everybody the name and id, which stay, and the site; under its
 //!   lock anybody the frames (`frame.rs`).
 //! - Running: its worker, everything else (law F2).
 //! - After the end: the handle, the outcome (`join.rs`, I2).
@@ -124,7 +124,8 @@ pub(crate) struct Control {
     sample: Cell<u8>,
 
     task: Cell<Option<&'static task::Table>>,
-    site: Cell<Option<&'static Location<'static>>>,
+    /// Where it was spawned, or what it serves was made. Atomic, since reports of others read it.
+    site: AtomicPtr<Location<'static>>,
     /// What encloses its waits, innermost first; written by itself, under its lock. The root is marked (`frame.rs`).
     frames: AtomicPtr<Frame>,
     /// Boxed twice, so that it takes one word.
@@ -251,7 +252,7 @@ impl Control {
             marks: Cell::new(0),
             sample: Cell::new(SAMPLE_EVERY),
             task: Cell::new(None),
-            site: Cell::new(None),
+            site: AtomicPtr::new(ptr::null_mut()),
             frames: AtomicPtr::new(ptr::null_mut()),
             name: UnsafeCell::new(None),
             locals: Place::new(),
@@ -282,7 +283,7 @@ impl Control {
         self.frames.store(Frame::as_root(root).cast_mut(), Relaxed);
         self.class.set(class);
         self.kind.set(kind);
-        self.site.set(Some(site));
+        self.set_site(site);
         self.deepest.store(u32::MAX, Relaxed);
         self.marks.set(0);
         // Spread over fibers that live for one wake only: every place gets its turn as it is used again.
@@ -317,7 +318,13 @@ impl Control {
     }
 
     pub(crate) fn site(&self) -> &'static Location<'static> {
-        self.site.get().unwrap_or(Location::caller())
+        // SAFETY: null, or a place that lives for ever.
+        unsafe { self.site.load(Relaxed).as_ref() }.unwrap_or(Location::caller())
+    }
+
+    /// Changes the place that messages name. By the spawner, or the fiber itself.
+    pub(crate) fn set_site(&self, site: &'static Location<'static>) {
+        self.site.store(ptr::from_ref(site).cast_mut(), Relaxed);
     }
 
     pub(crate) fn kind(&self) -> Kind {

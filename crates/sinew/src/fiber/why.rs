@@ -43,10 +43,11 @@ pub(crate) enum At {
     Watch,
     Future,
     Blocking,
+    Timer,
 }
 
 impl At {
-    const ALL: [At; 17] = [
+    const ALL: [At; 18] = [
         At::Mutex,
         At::RwLockRead,
         At::RwLockWrite,
@@ -64,6 +65,7 @@ impl At {
         At::Watch,
         At::Future,
         At::Blocking,
+        At::Timer,
     ];
 
     /// `waits ...`
@@ -86,6 +88,7 @@ impl At {
             At::Watch => "for a watched value to change",
             At::Future => "for a future, which has not had it woken",
             At::Blocking => "for its blocking job to end",
+            At::Timer => "for the next timer",
         }
     }
 }

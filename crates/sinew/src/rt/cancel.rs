@@ -83,6 +83,7 @@ impl From<Cut> for io::Error {
 /// |---|---|---|---|
 /// | [`sleep`](crate::sleep), [`sleep_until`](crate::sleep_until) | yes | yes, unless the duration is zero | the rest of the time |
 /// | [`park`](crate::park), [`park_timeout`](crate::park_timeout) | yes | yes | an `unpark` that came before, or comes later, is kept for the next park |
+/// | [`Interval::tick`](crate::time::Interval::tick) | yes | yes | the tick, which is still to come |
 /// | [`yield_now`](crate::yield_now) | yes | no | |
 /// | `send`, `recv`, their `_timeout` and `_deadline` forms and iterators, of all [channels](crate::chan) | yes, unless it can be done at once; never, where the channel has no limit | yes, also where it can be done at once | nothing was sent, and the error has the message; nothing was received |
 /// | [`select!`](crate::select), [`Select`](crate::chan::Select) | yes, unless an arm can be done at once | yes, also then: the first arm fires with the error | all arms |
@@ -96,7 +97,7 @@ impl From<Cut> for io::Error {
 /// | [`block_on`](crate::block_on) | yes | no | |
 /// | [`try_block_on`](crate::try_block_on) | yes | yes | the future, which is dropped |
 /// | [`Runtime::shutdown_timeout`](crate::Runtime::shutdown_timeout), drop of a [`Runtime`](crate::Runtime) | yes | no | |
-/// | [`spawn`](crate::spawn()), [`spawn_batch`](crate::spawn_batch), [`spawn_future`](crate::spawn_future), [`hop`](crate::hop), [`unpark`](crate::Fiber::unpark), [`cancel`](crate::JoinHandle::cancel), `cancelled` | no | no | |
+/// | [`spawn`](crate::spawn()), [`spawn_batch`](crate::spawn_batch), [`spawn_future`](crate::spawn_future), [`hop`](crate::hop), all of [`Timer`](crate::time::Timer), [`unpark`](crate::Fiber::unpark), [`cancel`](crate::JoinHandle::cancel), `cancelled` | no | no | |
 /// | [`on_suspend`](crate::on_suspend), [`on_resume`](crate::on_resume), [`no_suspend`](crate::no_suspend) | no; inside, a suspension panics | no | |
 /// | all waits of [`sync`](crate::sync): [`lock`](crate::sync::Mutex::lock), [`read`](crate::sync::RwLock::read), [`write`](crate::sync::RwLock::write), [`acquire`](crate::sync::Semaphore::acquire), [`Condvar::wait`](crate::sync::Condvar::wait), [`Barrier::wait`](crate::sync::Barrier::wait), [`call_once`](crate::sync::Once::call_once), ..., and their `_timeout` forms | yes, unless they can go on at once | no | |
 /// | `try_` forms, unlocking, and what wakes in [`sync`](crate::sync): [`notify_one`](crate::sync::Condvar::notify_one), [`set`](crate::sync::Event::set), [`count_down`](crate::sync::Latch::count_down), [`wake`](crate::sync::Futex::wake), [`push`](crate::sync::ExecutionQueue::push), ... | no | no | |

@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::panic::Location;
 use std::ptr;
 
-use super::spawn::launch_detached;
+use super::runtime::current_group;
+use super::spawn::{Settings, launch_detached};
 use crate::base::atomic::thread_local;
 use crate::fiber::Control;
 use crate::fiber::hooks::{Region, When};
@@ -239,5 +240,10 @@ pub fn hop<F>(f: F)
 where
     F: FnOnce() + Send + 'static,
 {
-    launch_detached(fiber().map(|(_, me)| me), Location::caller(), f);
+    let like = fiber().map(|(_, me)| me);
+    let (name, class) = (like.and_then(Control::name).map(Box::from), like.map(Control::class));
+    let (settings, inherited) = (Settings { name, class, family: None }, inherit());
+    current_group()
+        .and_then(|group| launch_detached(&group, settings, inherited, Location::caller(), f))
+        .unwrap_or_else(|error| panic!("sinew::hop: {error}"));
 }

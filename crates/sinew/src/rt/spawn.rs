@@ -443,18 +443,20 @@ fn refuse_batch<F>(batch: &List<Control>, error: io::Error) -> ! {
     panic!("sinew::spawn_batch: {error}");
 }
 
-/// Makes a detached fiber, for the group's queue: whichever worker has room takes it. It has name and stack size of `like`.
-#[track_caller]
-pub(crate) fn launch_detached<F>(like: Option<&Control>, site: &'static Location<'static>, f: F)
+/// Makes a detached fiber, for the group's queue: whichever worker has room takes it, and those that come first are taken first.
+pub(crate) fn launch_detached<F>(
+    group: &Group,
+    settings: Settings,
+    inherited: Inherited,
+    site: &'static Location<'static>,
+    f: F,
+) -> io::Result<()>
 where
     F: FnOnce() + Send + 'static,
 {
-    let (name, class) = (like.and_then(Control::name).map(Box::from), like.map(Control::class));
-    let (settings, inherited) = (Settings { name, class, family: None }, context::inherit());
-    let group = current_group().unwrap_or_else(|error| panic!("sinew::hop: {error}"));
     // SAFETY: `F` is `'static`; a fiber that is not queued is taken apart again.
-    let queued = unsafe {
-        make(&group, here(), settings, inherited, site, f).and_then(|control| {
+    unsafe {
+        make(group, here(), settings, inherited, site, f).and_then(|control| {
             drop(Handle::<()>::new(control));
             group.spawned_outside.fetch_add(1, Relaxed);
             if group.push(control) {
@@ -463,8 +465,7 @@ where
             unmake::<F>(control);
             Err(shut_down())
         })
-    };
-    queued.unwrap_or_else(|error| panic!("sinew::hop: {error}"));
+    }
 }
 
 /// Runs `f` as a fiber and waits for it; `f` may borrow from the caller.

@@ -350,7 +350,7 @@ pub fn current() -> Fiber {
 /// ```
 #[track_caller]
 pub fn park() {
-    park_until(u64::MAX);
+    park_until(Why::Park, u64::MAX);
 }
 
 /// Waits until the caller is [unparked](Fiber::unpark), at most for `timeout`.
@@ -359,14 +359,15 @@ pub fn park() {
 /// Yes, until `unpark` or the time-out. A cancel point, as [`park`].
 #[track_caller]
 pub fn park_timeout(timeout: Duration) {
-    park_until(clock::deadline_ns(timeout));
+    park_until(Why::Park, clock::deadline_ns(timeout));
 }
 
+/// Parks, for a reason of one's own, until `deadline_ns`.
 #[track_caller]
-fn park_until(deadline_ns: u64) {
+pub(crate) fn park_until(why: Why, deadline_ns: u64) {
     let me = Me::to_wait();
     let Ok(point) = me.cancel_point() else { return };
-    if point.begin(Why::Park, Ends::BY_UNPARK) == Ok(true) {
+    if point.begin(why, Ends::BY_UNPARK) == Ok(true) {
         // SAFETY: the park was begun above; `unpark`, a cancel or the deadline ends it.
         let _ = unsafe { point.wait(deadline_ns) };
     }
@@ -427,7 +428,7 @@ pub fn sleep(duration: Duration) {
     if duration.is_zero() {
         return yield_now();
     }
-    sleep_until_ns(clock::deadline_ns(duration));
+    let _ = sleep_until_ns(clock::deadline_ns(duration));
 }
 
 /// Waits until `deadline`; a past one is a [`yield_now`].
@@ -439,12 +440,17 @@ pub fn sleep_until(deadline: Instant) {
     sleep(deadline.saturating_duration_since(Instant::now()));
 }
 
+/// Waits until `deadline_ns`.
+///
+/// # Errors
+/// If it was cut short.
 #[track_caller]
-fn sleep_until_ns(deadline_ns: u64) {
+pub(crate) fn sleep_until_ns(deadline_ns: u64) -> Result<(), Cut> {
     let me = Me::to_wait();
-    let Ok(point) = me.cancel_point() else { return };
-    if point.begin(Why::Sleep, Ends::BY_CLAIM) == Ok(true) {
+    let point = me.cancel_point()?;
+    if point.begin(Why::Sleep, Ends::BY_CLAIM)? {
         // SAFETY: the wait was begun above; a cancel or the deadline ends it.
-        let _ = unsafe { point.wait(deadline_ns) };
+        unsafe { point.wait(deadline_ns) }?;
     }
+    Ok(())
 }

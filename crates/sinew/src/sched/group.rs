@@ -11,8 +11,9 @@
 //! I2. `closed` is set under the queue's lock by the last worker to leave, when the queue is empty; after it every push fails. So a
 //!     queued fiber always has a worker to run or refuse it.
 
+use std::any::Any;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::base::atomic::{Acquire, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release, fence};
 use crate::base::deque::{Deque, Stolen};
@@ -236,6 +237,8 @@ pub(crate) struct Group {
     pub(crate) pool: Arc<Pool>,
     /// Fibers that wait for something known to be under way outside: a job of the pool. Written by the fibers themselves.
     pub(crate) outside: AtomicUsize,
+    /// What the timers of layers above keep for this group.
+    pub(crate) timers: OnceLock<Box<dyn Any + Send + Sync>>,
     queue: Lock<Queue>,
     queued: AtomicUsize,
     starved: Lock<Starved>,
@@ -282,6 +285,7 @@ impl Group {
             overflowed: AtomicU64::new(0),
             pool: Arc::new(Pool::new(1, 0)),
             outside: AtomicUsize::new(0),
+            timers: OnceLock::new(),
             queue: Lock::new(Queue { list: List::new(), live_workers: workers, closed: false }),
             queued: AtomicUsize::new(0),
             starved: Lock::new(Starved { lists: [const { List::new() }; CLASSES], why: None }),

@@ -34,6 +34,8 @@ mod rt;
 #[path = "../../src/sched/mod.rs"]
 mod sched;
 mod sync;
+#[path = "../../src/time/mod.rs"]
+mod time;
 
 mod channels;
 mod scenarios;

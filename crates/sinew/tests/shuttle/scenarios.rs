@@ -12,6 +12,7 @@ use crate::rt::blocking::blocking;
 use crate::rt::runtime::{with_pool, with_workers};
 use crate::rt::spawn::Builder;
 use crate::rt::wait::Cut;
+use crate::time::{Cancel, Timer};
 use crate::{block_on, cancelled, current, park, park_timeout, scope, shield, sleep, spawn, timeout, try_block_on, yield_now};
 
 /// Schedules of each scenario in CI; half random, half by priorities (PCT).
@@ -340,6 +341,44 @@ fn a_wait_for_a_future_ends_whoever_wins() {
             fiber.join().unwrap();
             waker.join().unwrap();
         });
+    });
+}
+
+/// Timers are armed, fire, are cancelled by another fiber and are dropped by the end of their group: each callback runs once or was stopped, and is dropped once.
+#[test]
+fn a_timer_runs_once_or_is_stopped_whenever_it_is_cancelled() {
+    struct Gone(Arc<AtomicUsize>);
+    impl Drop for Gone {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+    explore(|| {
+        let (ran, gone) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (their_ran, their_gone) = (ran.clone(), gone.clone());
+        let not_stopped = Arc::new(AtomicUsize::new(0));
+        let theirs = not_stopped.clone();
+        with_workers(2, |group| {
+            let body = move || {
+                let (ran, inside) = (their_ran.clone(), Gone(their_gone.clone()));
+                let timer = Timer::after(Duration::from_micros(20), move || {
+                    ran.fetch_add(1, SeqCst);
+                    drop(inside);
+                });
+                let inside = Gone(their_gone.clone());
+                let often = Timer::every(Duration::from_micros(10), move || _ = &inside);
+                let canceller = spawn(move || timer.cancel());
+                sleep(Duration::from_micros(10));
+                theirs.fetch_add(usize::from(canceller.join().unwrap() != Cancel::Stopped), SeqCst);
+                often.cancel();
+                // One that the end of the group drops.
+                let inside = Gone(their_gone);
+                Timer::after(Duration::from_secs(3600), move || drop(inside)).detach();
+            };
+            Builder::new().spawn_in(group, body).unwrap().join().unwrap();
+        });
+        assert_eq!(ran.load(SeqCst), not_stopped.load(SeqCst));
+        assert_eq!(gone.load(SeqCst), 3);
     });
 }
 

@@ -41,8 +41,7 @@ pub(crate) fn perform<S: Blocking + Locks + Channels>(job: &Job) -> Vec<Reading>
     }
 }
 
-/// Does `job`, which is about tasks alone, on `S`.
-pub(crate) fn perform_tasks<S: Blocking>(job: &Job) -> Vec<Reading> {
+fn perform_tasks<S: Blocking>(job: &Job) -> Vec<Reading> {
     let job = *job;
     S::run(&job, move || match job.deed {
         Deed::Yield => paced(&job, job.tasks, |turns| yields::<S>(job.tasks, turns, S::yield_now)),

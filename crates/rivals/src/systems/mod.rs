@@ -55,16 +55,8 @@ pub(crate) const ALL: &[System] = &[
     System {
         name: "sinew",
         about: "settled fibers; for switches, the library's switch file alone",
-        takes: |job| match job.deed.kind() {
-            Kind::Lock if job.deed == Deed::RwLock => Takes::Refuses("not offered: still being built"),
-            Kind::Channel => Takes::Refuses("not offered: still being built"),
-            _ => Takes::Yes,
-        },
-        perform: |job| match job.deed.kind() {
-            Kind::Switch => raw::perform::<sinew::Switch>(job),
-            Kind::Lock => blocking::locks::perform::<sinew::Sinew, sinew::Sinew>(job),
-            _ => blocking::perform_tasks::<sinew::Sinew>(job),
-        },
+        takes: |_| Takes::Yes,
+        perform: |job| if is_switch(job) { raw::perform::<sinew::Switch>(job) } else { blocking::perform::<sinew::Sinew>(job) },
         version: || locked("sinew"),
         side: Side::Ours,
     },
@@ -72,7 +64,7 @@ pub(crate) const ALL: &[System] = &[
         name: "sinew-yield",
         about: "two real fibers of a runtime that call `yield_now`, beside the bare switch",
         takes: |job| if job.deed == Deed::SwitchNested { Takes::Yes } else { Takes::No },
-        perform: blocking::perform_tasks::<sinew::Sinew>,
+        perform: blocking::perform::<sinew::Sinew>,
         version: || locked("sinew"),
         side: Side::Ours,
     },

@@ -3,13 +3,15 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use sinew::sync::Mutex;
+use sinew::chan::{self, Receiver, Sender};
+use sinew::sync::{Mutex, RwLock};
 use sinew::{Fiber, JoinHandle, Runtime};
 
-use super::threads;
 use crate::deeds::blocking::Blocking;
+use crate::deeds::blocking::channels::{Channel, Channels};
 use crate::deeds::blocking::locks::Locks;
 use crate::deeds::raw::Raw;
+use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT};
 use crate::job::Job;
 
 pub(crate) struct Sinew;
@@ -50,6 +52,62 @@ impl Blocking for Sinew {
     }
 }
 
+impl Locks for Sinew {
+    type Mutex = Mutex<u64>;
+    type RwLock = RwLock<u64>;
+
+    fn lock(mutex: &Mutex<u64>) -> impl DerefMut<Target = u64> {
+        mutex.lock()
+    }
+    fn read(lock: &RwLock<u64>) -> impl Deref<Target = u64> {
+        lock.read()
+    }
+    fn write(lock: &RwLock<u64>) -> impl DerefMut<Target = u64> {
+        lock.write()
+    }
+}
+
+impl Channel for Sinew {
+    type Sender = Sender<u64>;
+    type Receiver = Receiver<u64>;
+
+    fn channel(places: usize) -> (Sender<u64>, Receiver<u64>) {
+        chan::bounded(places)
+    }
+    fn send(sender: &Sender<u64>, message: u64) {
+        sender.send(message).expect(RECEIVED);
+    }
+    fn receive(receiver: &Receiver<u64>) -> Option<u64> {
+        receiver.recv().ok()
+    }
+}
+
+impl Channels for Sinew {
+    type One = Self;
+    type Many = Self;
+
+    fn select([a, b, c, d, e, f, g, h]: [Receiver<u64>; SELECT_CHANNELS], messages: usize) -> u64 {
+        let receive = || {
+            sinew::select! {
+                recv(a) -> message => message,
+                recv(b) -> message => message,
+                recv(c) -> message => message,
+                recv(d) -> message => message,
+                recv(e) -> message => message,
+                recv(f) -> message => message,
+                recv(g) -> message => message,
+                recv(h) -> message => message,
+            }
+        };
+        (0..messages).map(|_| receive().expect(SENT)).sum()
+    }
+    fn oneshot(message: u64) -> u64 {
+        let (sender, receiver) = chan::oneshot();
+        sender.send(message).expect(RECEIVED);
+        receiver.recv().expect(SENT)
+    }
+}
+
 /// The library's own switch file, bare.
 pub(crate) struct Switch;
 
@@ -62,21 +120,5 @@ impl Raw for Switch {
     unsafe fn switch(save: *mut *mut u8, to: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { sinew::hidden::switch::switch(save, to) }
-    }
-}
-
-impl Locks for Sinew {
-    type Mutex = Mutex<u64>;
-    /// A stand-in that no job uses: Sinew's own is still being built.
-    type RwLock = std::sync::RwLock<u64>;
-
-    fn lock(mutex: &Mutex<u64>) -> impl DerefMut<Target = u64> {
-        mutex.lock()
-    }
-    fn read(lock: &std::sync::RwLock<u64>) -> impl Deref<Target = u64> {
-        threads::Threads::read(lock)
-    }
-    fn write(lock: &std::sync::RwLock<u64>) -> impl DerefMut<Target = u64> {
-        threads::Threads::write(lock)
     }
 }

@@ -18,8 +18,10 @@ const HELD: u32 = 1;
 /// Held, and somebody may sleep on the word.
 const CONTENDED: u32 = 2;
 
-/// Tries before sleeping. Holders leave within some tens of nanoseconds; a futex sleep costs microseconds. None in the models, so that they sleep.
-const SPINS: u32 = if AS_IN_MEMORY { 100 } else { 0 };
+/// Looks before sleeping, and the pauses before the first; twice as many before each that follows, so that who has the lock, and soon wants it again, keeps its cache line for a while. Holders leave within some tens of nanoseconds; a futex
+/// sleep costs microseconds. None in the models, so that they sleep.
+const LOOKS: u32 = if AS_IN_MEMORY { 6 } else { 0 };
+const FIRST_PAUSES: u32 = 4;
 
 /// A value that one thread at a time may touch.
 pub(crate) struct Lock<T> {
@@ -48,8 +50,8 @@ impl<T> Lock<T> {
 
     #[cold]
     fn lock_contended(&self) {
-        for _ in 0..SPINS {
-            spin_loop();
+        for look in 0..LOOKS {
+            (0..FIRST_PAUSES << look).for_each(|_| spin_loop());
             // Acquire: meets the Release in `Held::drop`.
             if self.word.load(Relaxed) == FREE && self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok() {
                 return;

@@ -13,9 +13,12 @@ use sinew::{Runtime, spawn, yield_now};
 
 const MILLI: Duration = Duration::from_millis(1);
 
+/// Tasks in the order of their execution, and how often the handler was told of the stop.
+type Notes = Arc<Mutex<(Vec<usize>, usize)>>;
+
 /// A queue that notes its tasks, and whether it was told of the stop.
-fn noting() -> (ExecutionQueue<usize>, Arc<Mutex<(Vec<usize>, usize)>>) {
-    let notes: Arc<Mutex<(Vec<usize>, usize)>> = Arc::default();
+fn noting() -> (ExecutionQueue<usize>, Notes) {
+    let notes = Notes::default();
     let queue = {
         let notes = notes.clone();
         ExecutionQueue::new(move |tasks| {
@@ -29,20 +32,27 @@ fn noting() -> (ExecutionQueue<usize>, Arc<Mutex<(Vec<usize>, usize)>>) {
     (queue, notes)
 }
 
-/// A queue whose handler waits, with its first task in hand, for the event.
-fn gated() -> (ExecutionQueue<usize>, Arc<Mutex<Vec<usize>>>, Arc<Event>, Arc<Event>) {
-    let (notes, begun, gate): (Arc<Mutex<Vec<usize>>>, Arc<Event>, Arc<Event>) = Default::default();
+/// A queue whose handler notes tasks, once it has been let through the gate with the first in hand.
+fn gated() -> (ExecutionQueue<usize>, Arc<Gate>) {
+    let gate = Arc::new(Gate::default());
     let queue = {
-        let (notes, begun, gate) = (notes.clone(), begun.clone(), gate.clone());
+        let gate = gate.clone();
         ExecutionQueue::new(move |tasks| {
             for task in tasks {
-                begun.set();
-                gate.wait();
-                notes.lock().push(task);
+                gate.begun.set();
+                gate.open.wait();
+                gate.notes.lock().push(task);
             }
         })
     };
-    (queue, notes, begun, gate)
+    (queue, gate)
+}
+
+#[derive(Default)]
+struct Gate {
+    begun: Event,
+    open: Event,
+    notes: Mutex<Vec<usize>>,
 }
 
 #[test]
@@ -118,36 +128,36 @@ fn the_fiber_ends_when_nothing_is_left_and_the_next_task_starts_another() {
 
 #[test]
 fn urgent_tasks_go_first_in_their_own_order() {
-    let (queue, notes, begun, gate) = gated();
+    let (queue, gate) = gated();
     queue.push(0).unwrap();
-    begun.wait();
+    gate.begun.wait();
     for task in 1..4 {
         queue.push(task).unwrap();
         queue.push_urgent(task + 10).unwrap();
     }
     assert_eq!((queue.len(), queue.is_empty()), (6, false));
-    gate.set();
+    gate.open.set();
     queue.stop();
     queue.join().unwrap();
-    assert_eq!(*notes.lock(), [0, 11, 12, 13, 1, 2, 3]);
+    assert_eq!(*gate.notes.lock(), [0, 11, 12, 13, 1, 2, 3]);
     assert!(queue.is_empty());
 }
 
 #[test]
 fn a_task_is_cancelled_until_its_turn_comes() {
-    let (queue, notes, begun, gate) = gated();
+    let (queue, gate) = gated();
     let first = queue.push(0).unwrap();
-    begun.wait();
+    gate.begun.wait();
     let (normal, urgent, kept) = (queue.push(1).unwrap(), queue.push_urgent(2).unwrap(), queue.push(3).unwrap());
     assert_eq!(first.cancel(), Err(TooLate::Executing));
     assert_eq!((normal.cancel(), urgent.cancel()), (Ok(1), Ok(2)));
     assert_eq!((normal.cancel(), urgent.cancel()), (Err(TooLate::Gone), Err(TooLate::Gone)));
     assert_eq!(queue.len(), 1);
-    gate.set();
+    gate.open.set();
     queue.stop();
     queue.join().unwrap();
     assert_eq!((first.cancel(), kept.cancel()), (Err(TooLate::Gone), Err(TooLate::Gone)));
-    assert_eq!(*notes.lock(), [0, 3]);
+    assert_eq!(*gate.notes.lock(), [0, 3]);
 }
 
 /// Cancels against executions: each task is had by exactly one side.

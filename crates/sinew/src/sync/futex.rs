@@ -17,6 +17,7 @@
 //! # Memory order
 //! - The word against the pointer to the queue: a waker changes the word and then looks whether there is a queue; a waiter makes one and then looks at the word. Each has a SeqCst fence between
 //!   the two, so that one of them sees what the other did (store buffering; Release and Acquire would allow both to miss).
+//! - Where a waiter is moved to is a Release, and a late waiter reads it by an Acquire, before it has that queue's lock: it must see the queue as made.
 //! - With a queue there, its lock orders the rest.
 
 use std::fmt;
@@ -308,7 +309,8 @@ fn move_all(from: &mut Waiters<Place>, into: &mut Waiters<Place>, to: &'static Q
         // SAFETY: what is in a queue is valid while its lock is held, and is taken out of one before it is put into the other.
         unsafe {
             from.remove(&*waiter);
-            (*waiter).note.at.store(ptr::from_ref(to).cast_mut(), Relaxed);
+            // Release: meets the Acquire in `withdraw`; carries how the queue was made.
+            (*waiter).note.at.store(ptr::from_ref(to).cast_mut(), Release);
             into.push(&*waiter);
         }
         moved += 1;
@@ -319,7 +321,8 @@ fn move_all(from: &mut Waiters<Place>, into: &mut Waiters<Place>, to: &'static Q
 /// Takes a waiter whose time is up out of the queue that it is in by now.
 fn withdraw(waiter: &Waiter<Place>) {
     loop {
-        let at = waiter.note.at.load(Relaxed);
+        // Acquire: meets the Release in `move_all`.
+        let at = waiter.note.at.load(Acquire);
         // SAFETY: a queue's memory is one for ever, whosever it is by now.
         let mut held = unsafe { &*at }.0.lock();
         // I1: if it is still so under the lock, it stays so.

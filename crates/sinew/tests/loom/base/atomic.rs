@@ -15,7 +15,7 @@ pub const AS_IN_MEMORY: bool = false;
 
 /// loom's atomics cannot be made in statics.
 macro_rules! in_statics {
-    ($visible:vis const fn $($rest:tt)*) => { $visible fn $($rest)* };
+    ($(#[$attribute:meta])* $visible:vis const fn $($rest:tt)*) => { $(#[$attribute])* $visible fn $($rest)* };
 }
 pub(crate) use in_statics;
 

@@ -1,11 +1,14 @@
 #[path = "../../../src/os/lock.rs"]
 pub mod lock;
+#[path = "../../../src/os/state_lock.rs"]
+pub mod state_lock;
 
 mod model;
 
 /// Time stands still, or goes on by so much each time somebody looks. Who waits with a deadline does not look (`rt::wait`).
 pub mod clock {
     use std::cell::Cell;
+    use std::time::Duration;
 
     std::thread_local! {
         static NOW_NS: Cell<u64> = const { Cell::new(0) };
@@ -14,6 +17,11 @@ pub mod clock {
 
     pub fn set_look_ns(ns: u64) {
         LOOK_NS.set(ns);
+    }
+
+    /// A deadline that may come at any moment (`rt::wait::SOON`).
+    pub fn deadline_ns(_after: Duration) -> u64 {
+        1
     }
 
     pub fn now_ns() -> u64 {

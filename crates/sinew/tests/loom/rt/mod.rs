@@ -58,6 +58,10 @@ pub mod wait {
             cause
         }
 
+        pub fn may_be_early(&self) -> bool {
+            true
+        }
+
         pub fn pass_through<Q>(&self, lock: &Lock<Q>) {
             drop(lock.lock());
         }

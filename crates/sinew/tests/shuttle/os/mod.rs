@@ -8,6 +8,9 @@ pub mod audit;
 #[path = "../../../src/os/fork.rs"]
 pub mod fork;
 
+#[path = "../../../src/os/state_lock.rs"]
+pub mod state_lock;
+
 /// The library's own lock, for a scenario of its own.
 #[path = "../../../src/os/lock.rs"]
 pub mod real_lock;

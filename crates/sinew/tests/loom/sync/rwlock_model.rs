@@ -1,0 +1,109 @@
+use std::sync::Arc;
+
+use loom::cell::UnsafeCell;
+
+use super::raw_rwlock::RawRwLock;
+use crate::rt::wait::SOON;
+use crate::{check, check_notices};
+
+/// A lock and what it guards.
+struct Guarded {
+    lock: RawRwLock,
+    sum: UnsafeCell<usize>,
+}
+
+/// One use of the lock; gives how often it has added.
+type Use = fn(&Guarded) -> usize;
+
+fn read(guarded: &Guarded) -> usize {
+    guarded.lock.read();
+    look(guarded)
+}
+
+fn read_soon(guarded: &Guarded) -> usize {
+    if guarded.lock.read_until(SOON) { look(guarded) } else { 0 }
+}
+
+fn write(guarded: &Guarded) -> usize {
+    guarded.lock.write();
+    add(guarded);
+    guarded.lock.release_write();
+    1
+}
+
+fn write_soon(guarded: &Guarded) -> usize {
+    if !guarded.lock.write_until(SOON) {
+        return 0;
+    }
+    add(guarded);
+    guarded.lock.release_write();
+    1
+}
+
+fn write_then_read(guarded: &Guarded) -> usize {
+    guarded.lock.write();
+    add(guarded);
+    guarded.lock.downgrade();
+    look(guarded);
+    1
+}
+
+fn look(guarded: &Guarded) -> usize {
+    // SAFETY: loom checks that nobody writes.
+    guarded.sum.with(|sum| assert!(unsafe { *sum } < 9));
+    guarded.lock.release_read();
+    0
+}
+
+fn add(guarded: &Guarded) {
+    // SAFETY: loom checks that nobody else is here.
+    guarded.sum.with_mut(|sum| unsafe { *sum += 1 });
+}
+
+fn crowd(threads: &'static [&'static [Use]]) -> impl Fn() + Sync + Send + 'static {
+    move || {
+        let guarded = Arc::new(Guarded { lock: RawRwLock::unlocked(), sum: UnsafeCell::new(0) });
+        let others: Vec<_> = threads[1..]
+            .iter()
+            .map(|uses| {
+                let guarded = guarded.clone();
+                loom::thread::spawn(move || uses.iter().map(|one| one(&guarded)).sum::<usize>())
+            })
+            .collect();
+        let mut added: usize = threads[0].iter().map(|one| one(&guarded)).sum();
+        added += others.into_iter().map(|other| other.join().unwrap()).sum::<usize>();
+        assert!(guarded.lock.try_write(), "the lock is left locked");
+        // SAFETY: as above.
+        guarded.sum.with(|sum| assert_eq!(unsafe { *sum }, added));
+    }
+}
+
+#[test]
+fn a_rwlock_lets_in_readers_or_one_writer_and_leaves_nobody_asleep() {
+    check(3, crowd(&[&[write], &[read]]));
+    check(3, crowd(&[&[write], &[write]]));
+    check(2, crowd(&[&[write], &[read], &[read]]));
+    check(2, crowd(&[&[write], &[read], &[write]]));
+    check(2, crowd(&[&[write, read], &[read, write]]));
+}
+
+#[test]
+fn a_time_out_of_a_rwlock_loses_neither_the_lock_nor_a_wake() {
+    check(3, crowd(&[&[write], &[write_soon]]));
+    check(2, crowd(&[&[read], &[write_soon], &[read]]));
+    check(2, crowd(&[&[write], &[read_soon], &[write]]));
+}
+
+#[test]
+fn a_writer_that_becomes_a_reader_lets_others_in() {
+    check(3, crowd(&[&[write_then_read], &[read]]));
+    // Holds at 2 preemptions too, which takes a minute and a half.
+    check(1, crowd(&[&[write_then_read], &[read], &[write]]));
+}
+
+#[test]
+fn without_its_orderings_or_its_wake_a_rwlock_is_none() {
+    check_notices("relaxed", 3, crowd(&[&[write], &[read]]));
+    check_notices("relaxed", 3, crowd(&[&[write], &[write]]));
+    check_notices("no kernel wake", 3, crowd(&[&[write], &[write]]));
+}

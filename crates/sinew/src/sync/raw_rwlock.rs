@@ -3,7 +3,7 @@
 //! A writer takes the turn, a `RawMutex`, and keeps it while it writes; it stops readers that come, and waits for those that are there. A reader that finds a writer takes the turn for the moment in which it
 //! becomes a reader. So whoever waits, waits at that one mutex, with its rules of who comes when (`raw_mutex.rs`), by which neither readers nor writers starve; and a writer waits for one batch of readers besides.
 //!
-//! Measured (`rivals run --workload rwlock-9010`: 100 fibers, 2 workers, one write in ten): XXX ns. Rejected: two queues, out of which a writer that unlocks hands the lock to all readers that wait, and the last reader to the next
+//! Measured (`rivals run --workload rwlock-9010`: 100 fibers, 2 workers, one write in ten): 8-10 ns. Rejected: two queues, out of which a writer that unlocks hands the lock to all readers that wait, and the last reader to the next
 //! writer: 150-3,700 ns in the same run, since once somebody waits each turn is a hand-over, most often to another worker.
 //!
 //! # Picture of the state

@@ -79,8 +79,8 @@ pub type MappedRwLockWriteGuard<'a, T> = lock_api::MappedRwLockWriteGuard<'a, Ra
 /// As [`std::sync::RwLock`], without poisoning: a panic while it is locked unlocks it. Guards may be held while their fiber suspends: others then wait for as long. It can be a `static`.
 ///
 /// # Fairness
-/// Readers and writers take turns, and who waits is handed the lock. A waiting writer stops readers that come; so one that reads already and reads again may wait for a writer that waits
-/// for it, for ever. When a writer unlocks, all readers that wait are let in as one batch, else the next writer; after the batch it is the turn of the writer that has waited longest.
+/// Who finds it taken waits as at a [`Mutex`](super::Mutex), readers and writers alike, with the same rules of who is next: in order of arrival, but for some overtaking that is bounded. A writer whose turn it is
+/// stops readers that come, and waits for those that are there; so one that reads already and reads again may wait for a writer that waits for it, for ever.
 ///
 /// # Suspends
 /// `read`, `write` and their timed forms do, while others have it or it is not their turn. They are no [cancel points](crate::cancelled).

@@ -425,8 +425,8 @@ impl Inner {
 
     /// Has the driver look when nothing is armed any more, unless it soon does anyway.
     fn call_if_empty(&mut self) -> Call {
-        let sleeps_long = self.until_ns > clock::now_ns().saturating_add(LINGER_NS);
-        if self.wheel.armed() == 0 && sleeps_long { self.unpark() } else { Call::Nobody }
+        let sleeps_long = || self.until_ns > clock::now_ns().saturating_add(LINGER_NS);
+        if self.wheel.armed() == 0 && sleeps_long() { self.unpark() } else { Call::Nobody }
     }
 
     fn unpark(&mut self) -> Call {

@@ -2,6 +2,7 @@
 #![doc = include_str!("../../../README.md")]
 
 mod base;
+pub mod chan;
 mod event;
 mod fiber;
 mod future;
@@ -9,6 +10,7 @@ pub mod local;
 mod os;
 mod rt;
 mod sched;
+pub mod sync;
 pub mod time;
 
 pub use fiber::Id;

@@ -173,6 +173,15 @@ fn a_timer_runs_once_in_a_fiber_and_not_before_its_time() {
 }
 
 #[test]
+fn timers_can_be_made_on_the_smallest_stacks() {
+    let runtime = Runtime::builder().workers(1).stack_size(16 * 1024).build().unwrap();
+    let (sender, receiver) = channel();
+    let timer = runtime.run(|| Timer::after(MILLI, move || sender.send(()).unwrap()));
+    receiver.recv().unwrap();
+    drop(timer);
+}
+
+#[test]
 fn a_timer_of_no_delay_runs() {
     let (sender, receiver) = channel();
     let _timer = Timer::after(Duration::ZERO, move || sender.send(()).unwrap());

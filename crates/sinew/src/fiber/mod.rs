@@ -5,6 +5,7 @@
 //!  line 0   link, sp, home, stack, deepest, id, state, why, join, references, marks   scheduling: all that a switch or a wake touches
 //!  line 1   what to run, name, spawn site, watcher, frames, locals                    touched at spawn and end
 //!  line 2   the closure until the first run, then the outcome                         64 bytes, larger ones in a box
+//!           between them the deadline of a wait
 //! ```
 //! A block is not in its stack: walking a queue would miss the TLB once per fiber, and blocks at the same offset of their stacks would share a handful
 //! of cache sets.
@@ -27,6 +28,7 @@ pub(crate) mod state;
 pub(crate) mod switch;
 pub(crate) mod tally;
 pub(crate) mod task;
+pub(crate) mod waiters;
 pub(crate) mod why;
 
 use std::cell::{Cell, UnsafeCell};
@@ -38,6 +40,7 @@ use std::task::{RawWakerVTable, Waker};
 
 use crate::base::atomic::{AS_IN_MEMORY, AtomicPtr, AtomicU32, AtomicUsize, Relaxed};
 use crate::base::list::Linked;
+use crate::base::wheel::Entry;
 use crate::os::clock;
 use frame::Frame;
 use join::Join;
@@ -588,6 +591,21 @@ impl Control {
             (control, None) => Watcher::Waiter(control.cast()),
             // SAFETY: `put_watcher` took these parts from a waker, and each watcher is taken once.
             (data, Some(vtable)) => Watcher::Task(unsafe { Waker::new(data, vtable) }),
+        }
+    }
+
+    /// A place for the deadline of a wait. It is not in the waiting frame: with many waits each would be a miss of the cache and of the TLB, and of the page table's line, at every move of the wheel.
+    /// 100,000 sleeps of up to a second, on warm stacks: 580 ms of user time there, 360 here.
+    ///
+    /// # Safety
+    /// By the running fiber itself, in user code, and until that wait is over: its closure is out of the slot, and its outcome not yet in.
+    pub(crate) unsafe fn new_deadline(&self) -> &Entry {
+        const { assert!(size_of::<Entry>() <= INLINE_BYTES && align_of::<Entry>() <= align_of::<Slot>()) };
+        let place = self.slot().cast::<Entry>();
+        // SAFETY: the caller says that the slot is free; it is large enough.
+        unsafe {
+            place.write(Entry::new(ptr::from_ref(self).cast()));
+            &*place
         }
     }
 

@@ -19,12 +19,78 @@ pub(crate) enum Why {
     Scope,
     /// The end of another runtime.
     Shutdown,
-    /// A job on a thread of the pool.
-    Blocking,
-    /// A waker of its future.
+    /// Its turn at an object.
+    At(At),
+}
+
+/// What kind of object a wait is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    Mutex,
+    RwLockRead,
+    RwLockWrite,
+    Condvar,
+    Semaphore,
+    Barrier,
+    Latch,
+    WaitGroup,
+    Once,
+    Event,
+    Futex,
+    Send,
+    Receive,
+    Select,
+    Watch,
     Future,
-    /// The next timer whose callback it starts.
+    Blocking,
     Timer,
+}
+
+impl At {
+    const ALL: [At; 18] = [
+        At::Mutex,
+        At::RwLockRead,
+        At::RwLockWrite,
+        At::Condvar,
+        At::Semaphore,
+        At::Barrier,
+        At::Latch,
+        At::WaitGroup,
+        At::Once,
+        At::Event,
+        At::Futex,
+        At::Send,
+        At::Receive,
+        At::Select,
+        At::Watch,
+        At::Future,
+        At::Blocking,
+        At::Timer,
+    ];
+
+    /// `waits ...`
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            At::Mutex => "for a Mutex",
+            At::RwLockRead => "to read a RwLock",
+            At::RwLockWrite => "to write a RwLock",
+            At::Condvar => "at a Condvar",
+            At::Semaphore => "for a permit of a Semaphore",
+            At::Barrier => "at a Barrier",
+            At::Latch => "for a Latch to open",
+            At::WaitGroup => "for a WaitGroup",
+            At::Once => "for another to end an initialisation (Once, OnceLock, LazyLock)",
+            At::Event => "for an Event to be set",
+            At::Futex => "at a Futex",
+            At::Send => "to send: the channel is full, or nobody receives",
+            At::Receive => "to receive from a channel",
+            At::Select => "in select!",
+            At::Watch => "for a watched value to change",
+            At::Future => "for a future, which has not had it woken",
+            At::Blocking => "for its blocking job to end",
+            At::Timer => "for the next timer to be due",
+        }
+    }
 }
 
 impl Why {
@@ -39,9 +105,7 @@ impl Why {
             Why::Join(place) => 2 << KIND_SHIFT | place,
             Why::Scope => 3 << KIND_SHIFT,
             Why::Shutdown => 4 << KIND_SHIFT,
-            Why::Blocking => 5 << KIND_SHIFT,
-            Why::Future => 6 << KIND_SHIFT,
-            Why::Timer => 7 << KIND_SHIFT,
+            Why::At(at) => 5 << KIND_SHIFT | at as u32,
         }
     }
 
@@ -52,9 +116,19 @@ impl Why {
             2 => Why::Join(word & PLACE),
             3 => Why::Scope,
             4 => Why::Shutdown,
-            5 => Why::Blocking,
-            6 => Why::Future,
-            _ => Why::Timer,
+            _ => Why::At(At::ALL[(word & PLACE) as usize]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_object_is_unpacked_as_it_was_packed() {
+        for at in At::ALL {
+            assert_eq!(Why::unpack(Why::At(at).pack()), Why::At(at));
         }
     }
 }

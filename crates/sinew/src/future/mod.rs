@@ -17,7 +17,7 @@ use std::ptr;
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
 use crate::fiber::state::{Begin, Ends};
-use crate::fiber::why::Why;
+use crate::fiber::why::{At, Why};
 use crate::fiber::{Control, Weak};
 use crate::os::fork;
 use crate::rt::spawn::{JoinHandle, spawn};
@@ -49,7 +49,7 @@ pub fn block_on<F: IntoFuture>(future: F) -> F::Output {
     let me = Me::to_wait();
     let control = me.control();
     let never_cut = || {
-        control.note_why(Why::Future);
+        control.note_why(Why::At(At::Future));
         match control.state.begin(Ends::BY_WAKER) {
             Begin::Wait => {
                 // SAFETY: the wait was begun just now; a waker ends it.
@@ -89,7 +89,7 @@ pub fn try_block_on<F: IntoFuture>(future: F) -> Result<F::Output, Cut> {
     me.cancel_point_at_entry()?;
     drive(me.control(), future, || {
         let point = me.cancel_point()?;
-        if point.begin(Why::Future, Ends::BY_WAKER)? {
+        if point.begin(Why::At(At::Future), Ends::BY_WAKER)? {
             // SAFETY: the wait was begun just now; a waker, a cancel or a deadline ends it.
             unsafe { point.wait(u64::MAX) }?;
         } else {

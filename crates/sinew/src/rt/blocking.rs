@@ -16,7 +16,7 @@ use super::wait::Me;
 use crate::base::atomic::Relaxed;
 use crate::fiber::Control;
 use crate::fiber::state::Cause;
-use crate::fiber::why::Why;
+use crate::fiber::why::{At, Why};
 use crate::os::{clock, thread};
 use crate::sched::pool::{Next, Pool, Submit, Task};
 use crate::sched::worker::{Worker, make_ready};
@@ -112,7 +112,7 @@ unsafe fn do_job<F: FnOnce() -> T, T>(task: *const Task) {
 /// # Safety
 /// `task` is the head of a job of `me`, and both stay until this returns.
 unsafe fn wait_for(me: &Me, worker: &Worker, control: &Control, task: &Task) -> Option<i32> {
-    control.note_why(Why::Blocking);
+    control.note_why(Why::At(At::Blocking));
     control.state.begin_wait();
     let pool = &worker.group().pool;
     // SAFETY: the wait has begun, and the caller keeps the job.

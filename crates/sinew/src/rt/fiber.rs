@@ -159,6 +159,14 @@ pub(crate) fn of_this_thread() -> Fiber {
     }
 }
 
+/// Has `look` look at the block of this plain thread; `None` if it has never waited, so has none.
+#[inline(never)]
+pub(crate) fn with_block<T>(look: impl FnOnce(&Control) -> T) -> Option<T> {
+    let block = BLOCK.try_with(Cell::get).unwrap_or(ptr::null());
+    // SAFETY: the thread's own reference keeps the block.
+    unsafe { block.as_ref() }.map(look)
+}
+
 #[cold]
 #[track_caller]
 fn new_thread_block() -> Fiber {

@@ -88,9 +88,7 @@ impl fmt::Display for Line<'_> {
             Some(Why::Sleep) => f.write_str("sleeps"),
             Some(Why::Scope) => self.write_scope(f),
             Some(Why::Shutdown) => f.write_str("waits for a runtime to shut down"),
-            Some(Why::Future) => f.write_str("waits for a future, which has not had it woken"),
-            Some(Why::Timer) => f.write_str("waits for the next timer"),
-            Some(Why::Blocking) => f.write_str("waits for its blocking job to end"),
+            Some(Why::At(at)) => write!(f, "waits {}", at.text()),
             // While it waits it keeps that fiber's block.
             Some(Why::Join(place)) => match Kept::new(&fiber::Weak::of(pool::at(place))) {
                 Some(joined) => write!(f, "waits for the end of fiber {}", joined.control()),

@@ -405,6 +405,7 @@ fn start(group: Arc<Group>) -> io::Result<Runtime> {
 /// A worker's thread.
 fn work(group: Arc<Group>, index: usize) {
     fault::ensure_alternate_stack();
+    clock::sleep_precisely();
     Worker::new(group.clone(), index).run();
     if let Some(waiter) = group.thread_left() {
         make_ready(waiter);

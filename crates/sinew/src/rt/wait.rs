@@ -1,15 +1,19 @@
 //! How the caller waits, be it a fiber or a plain thread.
 
+use std::ptr;
 use std::time::{Duration, Instant};
 
-use super::context::{fiber, refuse_in_region};
-use super::fiber::{Fiber, of_this_thread};
-use crate::fiber::Control;
+use super::context::{fiber, refuse_in_region, region};
+use super::fiber::{Fiber, of_this_thread, with_block};
+use crate::base::list::List;
 use crate::fiber::frame::{Bounds, Limit};
 use crate::fiber::state::{Begin, Cause, Ends};
 use crate::fiber::why::Why;
+use crate::fiber::{Claimed, Control, Kind};
+use crate::os::lock::Lock;
 use crate::os::{clock, fork, futex};
-use crate::sched::worker::Worker;
+pub(crate) use crate::sched::worker::make_ready;
+use crate::sched::worker::{Worker, here};
 
 /// Who calls.
 pub(crate) enum Me {
@@ -36,6 +40,15 @@ impl Me {
         me
     }
 
+    /// As `to_wait`, if the caller is a fiber that nothing refuses to suspend and no deadline is around; so nothing but a cancel can keep it from
+    /// waiting, and it may make up its mind under an object's lock.
+    #[inline]
+    pub(crate) fn unbound() -> Option<Unbound> {
+        let (worker, control) = fiber()?;
+        let bounds = control.bounds();
+        (!control.is_marked() && bounds.limit.is_none()).then_some(Unbound { me: Me::Fiber(worker, control), shielded: bounds.shielded })
+    }
+
     pub(crate) fn control(&self) -> &Control {
         match self {
             Me::Fiber(_, control) => control,
@@ -47,12 +60,48 @@ impl Me {
     ///
     /// # Safety
     /// The caller is this `Me` and has begun a wait on its own state word that somebody, or the deadline, will end.
+    #[inline]
     pub(crate) unsafe fn wait(&self, deadline_ns: u64) -> Cause {
         match self {
             // SAFETY: the caller's promise.
             Me::Fiber(worker, control) => unsafe { worker.suspend_until(control, deadline_ns) },
             Me::Thread(fiber) => wait_on_thread(fiber.control(), deadline_ns),
         }
+    }
+
+    /// Begins a wait that a claim alone ends, or a deadline. By who then waits, when it has queued a waiter where somebody will claim it.
+    #[inline]
+    pub(crate) fn begin_wait(&self, why: Why) {
+        self.control().note_why(why);
+        self.control().state.begin_wait();
+    }
+
+    /// As `wait`, with a waiter in a queue under `lock`: `withdraw` takes it out when the wait was not ended by a claim (`fiber/waiters.rs`).
+    ///
+    /// # Safety
+    /// As [`wait`](Self::wait); and it is a claimer under `lock` who ends this wait.
+    pub(crate) unsafe fn wait_at<Q>(&self, lock: &Lock<Q>, deadline_ns: u64, withdraw: impl FnOnce(&mut Q)) -> Cause {
+        // SAFETY: the caller's promise.
+        let cause = unsafe { self.wait(deadline_ns) };
+        match cause {
+            Cause::Woken => self.pass_through(lock),
+            _ => withdraw(&mut lock.lock()),
+        }
+        cause
+    }
+
+    /// Sees to it that whoever claimed the caller under `lock` has left it. A fiber has been made ready after that; a thread may be early.
+    #[inline]
+    pub(crate) fn pass_through<Q>(&self, lock: &Lock<Q>) {
+        if self.may_be_early() {
+            drop(lock.lock());
+        }
+    }
+
+    /// Whether the caller may go on before whoever claimed it has left the lock under which that was done.
+    #[inline]
+    pub(crate) fn may_be_early(&self) -> bool {
+        matches!(self, Me::Thread(_))
     }
 
     /// The way into a wait that a cancel or a deadline around the caller cuts short.
@@ -80,7 +129,10 @@ impl Me {
 
     #[cold]
     fn fail(&self, cut: Cut) -> Cut {
-        yield_now();
+        // A call that need not wait may fail in a region too; to yield there is not allowed.
+        if region().is_none() {
+            yield_now();
+        }
         cut
     }
 
@@ -92,6 +144,30 @@ impl Me {
     }
 }
 
+/// Fails if a cancel point of the caller is to fail at its entry. For calls that may be done at once, and are cancel points all the same: without a
+/// deadline it is a look at two words. The wait that may follow has its own [`Me::cancel_point`].
+#[inline]
+pub(crate) fn enter_cancel_point() -> Result<(), Cut> {
+    let free = match fiber() {
+        Some((_, control)) => is_free(control),
+        None => with_block(is_free).unwrap_or(true),
+    };
+    if free { Ok(()) } else { fail_at_entry() }
+}
+
+/// Whether neither a cancel nor a deadline, passed or not, is there to cut the caller's waits short.
+#[inline]
+fn is_free(control: &Control) -> bool {
+    let bounds = control.bounds();
+    bounds.limit.is_none() && (bounds.shielded || !control.state.is_cancelled())
+}
+
+#[cold]
+#[inline(never)]
+fn fail_at_entry() -> Result<(), Cut> {
+    Me::now().cancel_point_at_entry().map(drop)
+}
+
 /// What cut a wait short: what a [cancel point](crate::cancelled) fails with that can fail for nothing else.
 ///
 /// As an [`io::Error`](std::io::Error) it is what I/O that is cut short gives.
@@ -101,6 +177,20 @@ pub enum Cut {
     Cancelled,
     /// The deadline of a [`timeout`](crate::timeout) around the caller passed.
     TimedOut,
+}
+
+/// A caller whose waits a cancel alone cuts short.
+pub(crate) struct Unbound {
+    pub(crate) me: Me,
+    shielded: bool,
+}
+
+impl Unbound {
+    /// Its [`cancel_point`](Me::cancel_point), which does not fail.
+    #[inline]
+    pub(crate) fn cancel_point(&self) -> CancelPoint<'_> {
+        CancelPoint { me: &self.me, bounds: Bounds { limit: None, shielded: self.shielded } }
+    }
 }
 
 /// A wait that may be cut short, before it has begun.
@@ -127,13 +217,32 @@ impl CancelPoint<'_> {
     /// As [`Me::cancel_point`]: a cancel has come meanwhile.
     #[inline]
     pub(crate) fn begin(&self, why: Why, ends: Ends) -> Result<bool, Cut> {
-        self.me.control().note_why(why);
-        let ends = if self.bounds.shielded { ends } else { ends.or_cancel() };
-        match self.me.control().state.begin(ends) {
+        match self.begin_by(why, ends) {
             Begin::Wait => Ok(true),
             Begin::AlreadyUnparked => Ok(false),
-            Begin::AlreadyCancelled => Err(self.me.fail(Cut::Cancelled)),
+            Begin::AlreadyCancelled => Err(self.fail()),
         }
+    }
+
+    #[inline]
+    fn begin_by(&self, why: Why, ends: Ends) -> Begin {
+        self.me.control().note_why(why);
+        let ends = if self.bounds.shielded { ends } else { ends.or_cancel() };
+        self.me.control().state.begin(ends)
+    }
+
+    /// Begins a wait that a claim ends; `false` if a cancel has come meanwhile. It does not yield, so it may be called under the lock of the object where the waiter is
+    /// queued. Who gets `false` takes the waiter out, unlocks, and [fails](Self::fail).
+    #[inline]
+    #[must_use]
+    pub(crate) fn begin_held(&self, why: Why) -> bool {
+        self.begin_by(why, Ends::BY_CLAIM) == Begin::Wait
+    }
+
+    /// Fails for a cancel that has come before the wait; others have had their turn then.
+    #[cold]
+    pub(crate) fn fail(&self) -> Cut {
+        self.me.fail(Cut::Cancelled)
     }
 
     /// Waits until somebody ends the wait that was begun, at most until `deadline_ns`, the wait's own.
@@ -154,8 +263,55 @@ impl CancelPoint<'_> {
             (cause, _) => Ok(cause),
         }
     }
+
+    /// As [`wait`](Self::wait), with a waiter in a queue under `lock`, as [`Me::wait_at`].
+    ///
+    /// # Safety
+    /// As [`Me::wait_at`].
+    pub(crate) unsafe fn wait_at<Q>(&self, lock: &Lock<Q>, deadline_ns: u64, withdraw: impl FnOnce(&mut Q)) -> Result<Cause, Cut> {
+        // SAFETY: the caller's promise.
+        let ended = unsafe { self.wait(deadline_ns) };
+        match ended {
+            Ok(Cause::Woken) => self.me.pass_through(lock),
+            _ => withdraw(&mut lock.lock()),
+        }
+        ended
+    }
 }
 
+/// Those that one deed wakes: claimed under an object's lock, made ready after it.
+#[must_use]
+pub(crate) struct Wakes {
+    fibers: List<Control>,
+}
+
+impl Wakes {
+    pub(crate) fn none() -> Self {
+        Self { fibers: List::new() }
+    }
+
+    /// One more. A thread is woken at once: its block is not ours to link, and it passes through the lock anyway (`fiber/waiters.rs`, I4).
+    pub(crate) fn add(&self, claimed: Claimed) {
+        match claimed.kind {
+            Kind::Thread => make_ready(claimed),
+            // SAFETY: F1 - a claimed fiber is ours, and in no list, until it is made ready.
+            Kind::Fiber => unsafe { self.fibers.push(claimed.control.cast_mut()) },
+        }
+    }
+
+    /// Makes them ready, in order. Without the lock.
+    pub(crate) fn pay(self) {
+        loop {
+            let control = self.fibers.pop();
+            if control.is_null() {
+                break;
+            }
+            make_ready(Claimed { control, kind: Kind::Fiber });
+        }
+    }
+}
+
+#[inline(never)]
 fn wait_on_thread(me: &Control, deadline_ns: u64) -> Cause {
     while let Some(word) = me.state.waiting() {
         futex::wait(me.state.word(), word, deadline_ns);
@@ -241,6 +397,16 @@ fn yield_thread() {
     fork::refuse();
     refuse_in_region();
     std::thread::yield_now();
+}
+
+/// The home of fibers of the caller's worker; null on a plain thread.
+pub(crate) fn home() -> *const () {
+    here().map_or(ptr::null(), |worker| ptr::from_ref(worker.seat()).cast())
+}
+
+/// Whether the caller may wait here: it is in no region that forbids it.
+pub(crate) fn may_wait() -> bool {
+    region().is_none()
 }
 
 /// Waits for `duration`; never less, by the monotonic clock.

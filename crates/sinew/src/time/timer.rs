@@ -38,7 +38,7 @@ use super::{catch_up, span_ns};
 use crate::base::wheel::{Entry, Wheel};
 use crate::fiber::local::Inherited;
 use crate::fiber::task::quietly;
-use crate::fiber::why::Why;
+use crate::fiber::why::{At, Why};
 use crate::os::lock::Lock;
 use crate::os::{clock, fork};
 use crate::rt::cancel::cancelled;
@@ -352,7 +352,7 @@ struct Service {
 }
 
 struct Inner {
-    wheel: Wheel,
+    wheel: Box<Wheel>,
     /// What has come out of the wheel and waits for a runner (I5).
     due: VecDeque<Arc<Node>>,
     /// Whether there is a driver, or one is being started.
@@ -389,7 +389,7 @@ enum Call {
 impl Service {
     fn of(group: &Group) -> &Arc<Service> {
         let service = group.timers.get_or_init(|| {
-            let wheel = Wheel::new(clock::now_ns());
+            let wheel = Wheel::boxed(clock::now_ns());
             let inner = Inner { wheel, due: VecDeque::new(), driven: false, driver: None, until_ns: 0, leaves_ns: u64::MAX };
             Box::new(Arc::new(Service { inner: Lock::new(inner) }))
         });
@@ -505,7 +505,7 @@ impl Driver {
                 };
                 inner.until_ns = until_ns;
                 drop(inner);
-                park_until(Why::Timer, until_ns);
+                park_until(Why::At(At::Timer), until_ns);
             } else {
                 inner.until_ns = 0;
                 drop(inner);

@@ -21,6 +21,8 @@ mod base {
     #[path = "../../../src/base/wheel.rs"]
     pub mod wheel;
 }
+#[path = "../../src/chan/mod.rs"]
+mod chan;
 #[path = "../../src/event/mod.rs"]
 mod event;
 #[path = "../../src/fiber/mod.rs"]
@@ -31,15 +33,17 @@ mod os;
 mod rt;
 #[path = "../../src/sched/mod.rs"]
 mod sched;
+mod sync;
 #[path = "../../src/time/mod.rs"]
 mod time;
 
+mod channels;
 mod scenarios;
 
 pub use fiber::Id;
 pub use fiber::task::NeverRan;
 pub use future::{block_on, try_block_on};
-pub use rt::cancel::{cancelled, shield, timeout};
+pub use rt::cancel::{Cancelled, cancelled, shield, timeout};
 pub use rt::fiber::Fiber;
 pub use rt::scope::{Scope, scope};
 pub use rt::spawn::{Builder, JoinHandle, run, spawn};

@@ -31,7 +31,7 @@ fn config() -> Config {
 /// for one thread.
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-fn explore(scenario: impl Fn() + Send + Sync + Clone + 'static) {
+pub fn explore(scenario: impl Fn() + Send + Sync + Clone + 'static) {
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let schedules = std::env::var("SINEW_SHUTTLE").ok().map_or(SCHEDULES, |n| n.parse().expect("SINEW_SHUTTLE is a number of schedules"));
     Runner::new(RandomScheduler::new(schedules / 2), config()).run(scenario.clone());

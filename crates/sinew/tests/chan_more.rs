@@ -1,0 +1,408 @@
+//! `oneshot`, `broadcast` and `watch`.
+
+use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use sinew::chan::{Cause, RecvError, SendError, TryRecvError, broadcast, never, oneshot, watch};
+use sinew::{Runtime, no_suspend, scope, select, spawn, timeout, yield_now};
+
+const MICRO: Duration = Duration::from_micros(1);
+const MILLI: Duration = Duration::from_millis(1);
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_secs(600);
+
+fn rounds(count: usize) -> usize {
+    count * std::env::var("SINEW_ROUNDS").map_or(1, |n| n.parse::<usize>().expect("SINEW_ROUNDS is a number"))
+}
+
+fn workers(count: usize) -> Runtime {
+    Runtime::builder().workers(count).build().unwrap()
+}
+
+fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        yield_now();
+    }
+}
+
+/// Runs `f` in a fiber of a runtime with one worker, in one with two, and on a plain thread.
+fn everywhere(f: impl Fn() + Send + Sync + Copy + 'static) {
+    workers(1).run(f);
+    workers(2).run(f);
+    std::thread::spawn(f).join().unwrap();
+}
+
+/// Counts its drops.
+#[derive(Debug, Clone)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+#[test]
+fn handles_are_send_and_sync_as_far_as_messages_are() {
+    fn shared<T: Send + Sync + UnwindSafe + RefUnwindSafe>() {}
+    shared::<oneshot::Sender<std::cell::Cell<u32>>>();
+    shared::<oneshot::Receiver<std::cell::Cell<u32>>>();
+    shared::<broadcast::Sender<String>>();
+    shared::<broadcast::Receiver<String>>();
+    shared::<watch::Sender<String>>();
+    shared::<watch::Receiver<String>>();
+    shared::<watch::Ref<String>>();
+    fn error<T: std::error::Error>() {}
+    error::<broadcast::RecvError>();
+    error::<broadcast::TryRecvError>();
+}
+
+#[test]
+fn a_oneshot_gives_its_message_once() {
+    everywhere(|| {
+        let (sender, receiver) = oneshot();
+        assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+        assert!(receiver.recv_timeout(MICRO).unwrap_err().is_timeout());
+        assert!(receiver.recv_deadline(Instant::now()).unwrap_err().is_timeout());
+        let peer = spawn(move || sender.send(String::from("answer")));
+        assert_eq!(receiver.recv().as_deref(), Ok("answer"));
+        assert_eq!(peer.join().unwrap(), Ok(()));
+        assert_eq!((receiver.recv(), receiver.try_recv()), (Err(RecvError::Disconnected), Err(TryRecvError::Disconnected)));
+        // The message is there before the receiver asks.
+        let (sender, receiver) = oneshot();
+        assert_eq!((sender.send(1), receiver.recv()), (Ok(()), Ok(1)));
+        // One side goes.
+        let (sender, receiver) = oneshot::<u8>();
+        let peer = spawn(move || drop(sender));
+        assert_eq!(receiver.recv(), Err(RecvError::Disconnected));
+        peer.join().unwrap();
+        let (sender, receiver) = oneshot();
+        assert!(!sender.is_disconnected());
+        drop(receiver);
+        assert!(sender.is_disconnected());
+        assert_eq!(sender.send(2), Err(SendError { value: 2, cause: Cause::Disconnected }));
+    });
+}
+
+#[test]
+fn a_oneshot_can_be_selected_and_its_send_is_not_cut_short() {
+    everywhere(|| {
+        let (sender, answer) = oneshot();
+        let worker = spawn(move || {
+            sinew::current().cancel();
+            sender.send(7)
+        });
+        let got = select! {
+            recv(answer) -> message => message,
+            recv(never::<u8>()) -> _ => unreachable!(),
+        };
+        assert_eq!((got, worker.join().unwrap()), (Ok(7), Ok(())));
+    });
+}
+
+#[test]
+fn what_nobody_receives_of_a_oneshot_is_dropped() {
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let (sender, receiver) = oneshot();
+    sender.send(Counted(dropped.clone())).unwrap();
+    drop(receiver);
+    assert_eq!(dropped.load(SeqCst), 1);
+}
+
+#[test]
+fn every_subscriber_gets_every_message_sent_after_it_came() {
+    everywhere(|| {
+        let (sender, mut first) = broadcast(10);
+        assert_eq!(sender.send(1), Ok(1));
+        let mut second = sender.subscribe();
+        let mut third = first.subscribe();
+        assert_eq!((sender.receiver_count(), sender.send(2)), (3, Ok(3)));
+        assert_eq!((first.len(), second.len(), second.is_empty()), (2, 1, false));
+        assert_eq!((first.recv(), first.recv(), second.recv(), third.try_recv()), (Ok(1), Ok(2), Ok(2), Ok(2)));
+        assert_eq!(first.try_recv(), Err(broadcast::TryRecvError::Empty));
+        drop(sender);
+        assert_eq!(first.try_recv(), Err(broadcast::TryRecvError::Disconnected));
+        assert_eq!(third.recv(), Err(broadcast::RecvError::Disconnected));
+    });
+}
+
+#[test]
+fn a_slow_subscriber_is_told_once_what_it_missed_and_goes_on_with_the_oldest() {
+    everywhere(|| {
+        let (sender, mut slow) = broadcast(3);
+        let mut fast = sender.subscribe();
+        for i in 0..10u32 {
+            sender.send(i).unwrap();
+            assert_eq!(fast.recv(), Ok(i));
+        }
+        assert_eq!(slow.len(), 3);
+        let error = slow.recv().unwrap_err();
+        assert!(error.is_lagged() && error == broadcast::RecvError::Lagged(7));
+        assert_eq!(error.to_string(), "nothing received: the receiver lagged behind and missed 7 messages");
+        assert_eq!((slow.recv(), slow.recv()), (Ok(7), Ok(8)));
+        (10..14).for_each(|i| _ = sender.send(i).unwrap());
+        assert_eq!(slow.try_recv(), Err(broadcast::TryRecvError::Lagged(2)));
+        assert_eq!([slow.try_recv(), slow.try_recv(), slow.try_recv()], [Ok(11), Ok(12), Ok(13)]);
+        drop(sender);
+        assert_eq!((fast.recv(), fast.recv()), (Err(broadcast::RecvError::Lagged(1)), Ok(11)));
+    });
+}
+
+#[test]
+fn a_broadcast_without_receivers_is_given_back() {
+    let (sender, receiver) = broadcast(2);
+    drop(receiver);
+    assert_eq!(sender.send("lost"), Err(SendError { value: "lost", cause: Cause::Disconnected }));
+    let mut late = sender.subscribe();
+    assert_eq!((sender.send("kept"), late.recv()), (Ok(1), Ok("kept")));
+    assert!(catch_unwind(|| broadcast::<u8>(0)).is_err());
+}
+
+#[test]
+fn a_broadcast_receive_can_be_cut_short_and_misses_nothing() {
+    everywhere(|| {
+        let (sender, mut receiver) = broadcast(4);
+        assert!(receiver.recv_timeout(MICRO).unwrap_err().is_timeout());
+        assert!(receiver.recv_deadline(Instant::now()).unwrap_err().is_timeout());
+        assert!(timeout(MILLI, || assert!(receiver.recv().unwrap_err().is_timeout())).is_err());
+        let mut other = sender.subscribe();
+        let fiber = spawn(move || (other.recv(), other));
+        fiber.cancel();
+        let (cut, mut other) = fiber.join().unwrap();
+        assert!(cut.unwrap_err().is_cancelled());
+        assert!(catch_unwind(AssertUnwindSafe(|| no_suspend(|| receiver.recv()))).is_err());
+        assert_eq!(sender.send(5), Ok(2));
+        assert_eq!((other.recv(), no_suspend(|| receiver.recv()), receiver.recv_timeout(MICRO).is_err()), (Ok(5), Ok(5), true));
+    });
+}
+
+#[test]
+fn broadcast_messages_are_dropped_once_and_outside_of_locks() {
+    struct Sends(Option<broadcast::Sender<Arc<Sends>>>, Arc<AtomicUsize>);
+    impl Drop for Sends {
+        fn drop(&mut self) {
+            self.1.fetch_add(1, SeqCst);
+            if let Some(sender) = self.0.take() {
+                let count = sender.receiver_count();
+                assert!(count < 3);
+            }
+        }
+    }
+    everywhere(|| {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let (sender, mut receiver) = broadcast(4);
+        for i in 0..20 {
+            assert!(sender.send(Arc::new(Sends(Some(sender.clone()), dropped.clone()))).is_ok());
+            if i % 3 == 0 {
+                drop(receiver.recv());
+            }
+        }
+        drop(receiver);
+        assert_eq!(dropped.load(SeqCst), 20);
+    });
+}
+
+/// Claims that subscribers that come, lag and go, from fibers and threads, each see a growing sequence with gaps as large as they were told.
+#[test]
+fn subscribers_see_a_sequence_with_the_gaps_they_are_told_of() {
+    let total = rounds(if cfg!(debug_assertions) { 10_000 } else { 100_000 }) as u64;
+    let runtime = workers(2);
+    let (sender, receiver) = broadcast(16);
+    let follow = move |mut receiver: broadcast::Receiver<u64>| {
+        let (mut next, mut got) = (0, 0);
+        loop {
+            match receiver.recv_timeout(LONG) {
+                Ok(value) => {
+                    assert_eq!(value, next);
+                    (next, got) = (next + 1, got + 1);
+                }
+                Err(broadcast::RecvError::Lagged(missed)) => next += missed,
+                Err(error) => {
+                    assert_eq!((error, next), (broadcast::RecvError::Disconnected, total));
+                    return got;
+                }
+            }
+        }
+    };
+    let fibers: Vec<_> = (0..4).map(|_| sender.subscribe()).map(|r| runtime.spawn(move || follow(r))).collect();
+    let threads: Vec<_> = (0..2).map(|_| sender.subscribe()).map(|r| std::thread::spawn(move || follow(r))).collect();
+    drop(receiver);
+    runtime.run(move || {
+        for i in 0..total {
+            sender.send(i).unwrap();
+            if i % 8 == 0 {
+                yield_now();
+            }
+        }
+    });
+    let got: u64 = fibers.into_iter().map(|f| f.join().unwrap()).chain(threads.into_iter().map(|t| t.join().unwrap())).sum();
+    assert!(got > 0);
+}
+
+#[test]
+fn a_watched_value_is_the_last_one_sent() {
+    everywhere(|| {
+        let (sender, mut receiver) = watch(1);
+        assert_eq!((*receiver.borrow(), receiver.has_changed()), (1, Ok(false)));
+        sender.send(2).unwrap();
+        sender.send(3).unwrap();
+        assert_eq!((*receiver.borrow(), receiver.has_changed()), (3, Ok(true)));
+        assert_eq!((receiver.changed(), *receiver.borrow(), receiver.has_changed()), (Ok(()), 3, Ok(false)));
+        sender.send_modify(|value| *value *= 10);
+        let mut other = receiver.clone();
+        assert_eq!((*receiver.borrow_and_update(), receiver.has_changed(), other.has_changed()), (30, Ok(false), Ok(true)));
+        assert_eq!(other.changed(), Ok(()));
+        let fresh = sender.subscribe();
+        assert_eq!((fresh.has_changed(), sender.receiver_count(), *sender.borrow()), (Ok(false), 3, 30));
+        // A snapshot does not change, and keeps nobody waiting.
+        let seen = receiver.borrow();
+        sender.send(4).unwrap();
+        assert_eq!((*seen, format!("{seen:?}")), (30, String::from("30")));
+        // The last value is told before the end.
+        drop(sender);
+        assert_eq!((receiver.has_changed(), receiver.changed()), (Ok(true), Ok(())));
+        assert_eq!((receiver.has_changed(), receiver.changed()), (Err(RecvError::Disconnected), Err(RecvError::Disconnected)));
+        assert_eq!(*receiver.borrow(), 4);
+    });
+}
+
+#[test]
+fn watchers_are_woken_by_changes_and_by_the_end() {
+    everywhere(|| {
+        let (sender, receiver) = watch(0);
+        let watchers: Vec<_> = (0..3)
+            .map(|_| {
+                let mut receiver = receiver.clone();
+                spawn(move || {
+                    let five = *receiver.wait_for(|value| *value >= 5).unwrap();
+                    (five, receiver.wait_for(|value| *value > 100).unwrap_err())
+                })
+            })
+            .collect();
+        (1..=5).for_each(|value| {
+            sender.send(value).unwrap();
+            yield_now();
+        });
+        drop(sender);
+        watchers.into_iter().for_each(|w| assert_eq!(w.join().unwrap(), (5, RecvError::Disconnected)));
+    });
+}
+
+#[test]
+fn a_watch_without_receivers_gives_the_value_back() {
+    let (sender, receiver) = watch(String::from("old"));
+    assert!(!sender.is_disconnected());
+    drop(receiver);
+    let error = sender.send(String::from("new")).unwrap_err();
+    assert!(sender.is_disconnected());
+    assert_eq!((error.into_inner().as_str(), sender.borrow().as_str()), ("new", "old"));
+    sender.send_modify(|value| value.push('!'));
+    assert_eq!(*sender.subscribe().borrow(), "old!");
+}
+
+#[test]
+fn a_wait_for_a_change_can_be_cut_short_and_misses_nothing() {
+    everywhere(|| {
+        let (sender, mut receiver) = watch(0);
+        assert!(receiver.changed_timeout(MICRO).unwrap_err().is_timeout());
+        assert!(receiver.changed_deadline(Instant::now()).unwrap_err().is_timeout());
+        assert!(timeout(MILLI, || receiver.changed()).is_err());
+        let mut other = receiver.clone();
+        let fiber = spawn(move || (other.changed(), other));
+        fiber.cancel();
+        let (cut, mut other) = fiber.join().unwrap();
+        assert_eq!(cut, Err(RecvError::Cancelled));
+        assert!(catch_unwind(AssertUnwindSafe(|| no_suspend(|| receiver.changed()))).is_err());
+        sender.send(1).unwrap();
+        assert_eq!((other.changed(), no_suspend(|| receiver.changed())), (Ok(()), Ok(())));
+    });
+}
+
+/// Claims that no change is lost: senders modify at once, with closures that suspend, while others send and readers read.
+#[test]
+fn modifications_take_turns() {
+    everywhere(|| {
+        let (sender, receiver) = watch((0u64, 0u64));
+        let reading = AtomicBool::new(true);
+        scope(|s| {
+            let reader = s.spawn(|| {
+                let mut last = 0;
+                while reading.load(SeqCst) {
+                    let now = receiver.borrow();
+                    assert!(now.0 >= last && now.0 == now.1, "half a change was seen");
+                    last = now.0;
+                    yield_now();
+                }
+            });
+            let writers: Vec<_> = (0..4)
+                .map(|_| {
+                    s.spawn(|| {
+                        for _ in 0..100 {
+                            sender.send_modify(|value| {
+                                value.0 += 1;
+                                yield_now();
+                                value.1 += 1;
+                            });
+                        }
+                    })
+                })
+                .collect();
+            writers.into_iter().for_each(|w| w.join().unwrap());
+            reading.store(false, SeqCst);
+            reader.join().unwrap();
+        });
+        assert_eq!(*receiver.borrow(), (400, 400));
+        // A closure that panics changes nothing, and its turn is not lost.
+        let panic = catch_unwind(AssertUnwindSafe(|| {
+            sender.send_modify(|value| {
+                value.0 = 9;
+                panic!("as planned");
+            })
+        }));
+        assert!(panic.is_err() && *receiver.borrow() == (400, 400));
+        sender.send((1, 1)).unwrap();
+        assert_eq!(*receiver.borrow(), (1, 1));
+    });
+}
+
+#[test]
+fn a_send_waits_for_a_modification_under_way() {
+    let runtime = workers(2);
+    let (sender, receiver) = watch(0);
+    let (modifying, go_on) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let modifier = {
+        let (sender, modifying, go_on) = (sender.clone(), modifying.clone(), go_on.clone());
+        runtime.spawn(move || {
+            sender.send_modify(|value| {
+                modifying.store(true, SeqCst);
+                until(|| go_on.load(SeqCst));
+                *value += 1;
+            })
+        })
+    };
+    until(|| modifying.load(SeqCst));
+    let sends = runtime.spawn(move || sender.send(100));
+    // Neither is seen before the modification ends; then both are, in turn.
+    assert_eq!(*receiver.borrow(), 0);
+    go_on.store(true, SeqCst);
+    modifier.join().unwrap();
+    sends.join().unwrap().unwrap();
+    assert_eq!(*receiver.borrow(), 100);
+}
+
+#[test]
+fn watched_values_are_dropped_once() {
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let (sender, receiver) = watch(Counted(dropped.clone()));
+    let kept = receiver.borrow();
+    (0..5).for_each(|_| sender.send(Counted(dropped.clone())).unwrap());
+    assert_eq!(dropped.load(SeqCst), 4);
+    drop(kept);
+    assert_eq!(dropped.load(SeqCst), 5);
+    sender.send_modify(|_| ());
+    assert_eq!(dropped.load(SeqCst), 6);
+    drop((sender, receiver));
+    assert_eq!((dropped.load(SeqCst), Arc::strong_count(&dropped)), (7, 1));
+}

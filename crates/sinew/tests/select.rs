@@ -1,0 +1,671 @@
+//! `select!` and `Select`: syntax, choice, hand-over in both directions, ends, time-outs, cancels.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use sinew::chan::{Cause, Receiver, RecvError, Select, SendError, Sender, TryRecvError, bounded, never, unbounded};
+use sinew::{Runtime, no_suspend, select, shield, spawn, timeout, yield_now};
+
+const MICRO: Duration = Duration::from_micros(1);
+const MILLI: Duration = Duration::from_millis(1);
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_secs(600);
+
+/// `SINEW_ROUNDS=<factor>` asks for so many times as many rounds as CI runs.
+fn rounds(count: usize) -> usize {
+    count * std::env::var("SINEW_ROUNDS").map_or(1, |n| n.parse::<usize>().expect("SINEW_ROUNDS is a number"))
+}
+
+fn workers(count: usize) -> Runtime {
+    Runtime::builder().workers(count).build().unwrap()
+}
+
+/// Runs `f` in a fiber of a runtime with one worker, in one with two, and on a plain thread.
+fn everywhere(f: impl Fn() + Send + Sync + Copy + 'static) {
+    workers(1).run(f);
+    workers(2).run(f);
+    std::thread::spawn(f).join().unwrap();
+}
+
+/// Counts its drops.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+#[test]
+fn an_arm_that_can_be_done_fires() {
+    everywhere(|| {
+        let (s1, r1) = bounded(1);
+        let (s2, r2) = unbounded();
+        select! {
+            recv(r1) -> _ => unreachable!(),
+            recv(r2) -> _ => unreachable!(),
+            default => {}
+        }
+        s1.send(1).unwrap();
+        select! {
+            recv(r1) -> message => assert_eq!(message, Ok(1)),
+            recv(r2) -> _ => unreachable!(),
+        }
+        s2.send("two").unwrap();
+        let got = select! {
+            recv(r1) -> message => message.map(|n| n.to_string()),
+            recv(r2) -> message => message.map(String::from)
+        };
+        assert_eq!(got.as_deref(), Ok("two"));
+        s1.send(3).unwrap();
+        // A send that has to wait, and one that need not.
+        select! {
+            send(s1, 4) -> _ => unreachable!(),
+            send(s2, "four") -> sent => assert_eq!(sent, Ok(())),
+        }
+        assert_eq!((r1.recv(), r1.try_recv(), r2.recv()), (Ok(3), Err(TryRecvError::Empty), Ok("four")));
+    });
+}
+
+/// All that the grammar allows, with types and control flow that a closure could not have.
+#[test]
+fn the_syntax_is_crossbeams() {
+    fn passes_errors_on(receiver: &Receiver<u32>) -> Result<u32, RecvError> {
+        loop {
+            select! {
+                recv(receiver) -> message => {
+                    let message = message?;
+                    if message == 1 { continue }
+                    if message == 2 { break Ok(20) }
+                    return Ok(message);
+                }
+                default(LONG) => unreachable!()
+            }
+        }
+    }
+    let (sender, receiver) = unbounded();
+    [1, 2, 1, 3].into_iter().for_each(|n| sender.send(n).unwrap());
+    assert_eq!((passes_errors_on(&receiver), passes_errors_on(&receiver)), (Ok(20), Ok(3)));
+    drop(sender);
+    assert_eq!(passes_errors_on(&receiver), Err(RecvError::Disconnected));
+
+    // Pointers of all kinds, temporaries, patterns, commas where they may be, and where they need not.
+    let (sender, receiver) = bounded(9);
+    let (boxed, shared, counted) = (Box::new(receiver.clone()), Arc::new(sender.clone()), Rc::new(&receiver));
+    let mut pairs = vec![(sender.clone(), receiver.clone())];
+    select! { send(shared, (1, "a")) -> sent => { sent.unwrap() } }
+    select! { send(&&*shared, (2, "b"),) -> (Ok(()) | Err(_)) => (), }
+    select!(send(pairs[0].0, (3, "c")) -> sent => sent.unwrap());
+    select! { send(pairs.first().unwrap().0.clone(), (4, "d")) -> _sent => {}, default() => {} }
+    let (mut numbers, mut letters) = (0, String::new());
+    loop {
+        let (number, letter) = select! {
+            recv(boxed,) -> message => message.unwrap(),
+            recv(counted) -> message => { message.unwrap() }
+            recv(pairs[0].1) -> message => match message {
+                Ok(message) => message,
+                Err(_) => unreachable!(),
+            },
+            recv(receiver.clone()) -> message => message.unwrap(),
+            default => break,
+        };
+        numbers += number;
+        letters += letter;
+    }
+    assert_eq!((numbers, letters.as_str()), (10, "abcd"));
+    // The channels are the body's own again: it may move them.
+    select! {
+        recv(pairs[0].1) -> _ => unreachable!(),
+        default => pairs.clear(),
+    }
+    select! { default => {} }
+    let zero = select! { default(MICRO) => 0 };
+    assert_eq!(zero, 0);
+    assert_eq!(sinew::chan::select! { recv(never::<u8>()) -> _ => 1, default => 2 }, 2);
+}
+
+#[test]
+fn more_arms_than_anyone_needs() {
+    let (sender, receiver) = unbounded();
+    let idle = never::<u32>();
+    sender.send(7).unwrap();
+    let got = select! {
+        recv(idle) -> _ => 1, recv(idle) -> _ => 2, recv(idle) -> _ => 3, recv(idle) -> _ => 4, recv(idle) -> _ => 5, recv(idle) -> _ => 6,
+        recv(idle) -> _ => 1, recv(idle) -> _ => 2, recv(idle) -> _ => 3, recv(idle) -> _ => 4, recv(idle) -> _ => 5, recv(idle) -> _ => 6,
+        recv(idle) -> _ => 1, recv(idle) -> _ => 2, recv(idle) -> _ => 3, recv(idle) -> _ => 4, recv(idle) -> _ => 5, recv(idle) -> _ => 6,
+        recv(idle) -> _ => 1, recv(idle) -> _ => 2, recv(idle) -> _ => 3, recv(idle) -> _ => 4, recv(idle) -> _ => 5, recv(idle) -> _ => 6,
+        recv(idle) -> _ => 1, recv(idle) -> _ => 2, recv(idle) -> _ => 3, recv(idle) -> _ => 4, recv(idle) -> _ => 5, recv(idle) -> _ => 6,
+        recv(idle) -> _ => 1, recv(idle) -> _ => 2, recv(idle) -> _ => 3, recv(idle) -> _ => 4, recv(idle) -> _ => 5, recv(idle) -> _ => 6,
+        recv(receiver) -> message => message.unwrap(),
+        recv(idle) -> _ => 1, recv(idle) -> _ => 2, recv(idle) -> _ => 3, recv(idle) -> _ => 4, recv(idle) -> _ => 5, recv(idle) -> _ => 6,
+    };
+    assert_eq!(got, 7);
+}
+
+#[test]
+fn values_are_evaluated_once_and_dropped_once() {
+    everywhere(|| {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let made = AtomicUsize::new(0);
+        let make = || {
+            made.fetch_add(1, SeqCst);
+            Counted(dropped.clone())
+        };
+        let (full, keep) = bounded(0);
+        let (open, receiver) = bounded(1);
+        for _ in 0..10 {
+            select! {
+                send(full, make()) -> _ => unreachable!(),
+                send(open, make()) -> sent => sent.unwrap(),
+            }
+            // The one that was not sent is dropped before the body runs, or at the latest now.
+            assert_eq!(made.load(SeqCst) - dropped.load(SeqCst), 1);
+            drop(receiver.recv().unwrap());
+            assert_eq!(made.load(SeqCst), dropped.load(SeqCst));
+        }
+        // After a wait: by a time-out, and by the end of the other side, which gives it back.
+        select! {
+            send(full, make()) -> _ => unreachable!(),
+            send(full, make()) -> _ => unreachable!(),
+            default(MILLI) => {}
+        }
+        assert_eq!(made.load(SeqCst), dropped.load(SeqCst));
+        let ends = spawn(move || drop(keep));
+        let back = select! {
+            send(full, make()) -> sent => sent.unwrap_err(),
+            recv(never::<u8>()) -> _ => unreachable!(),
+        };
+        assert_eq!((back.cause, made.load(SeqCst) - dropped.load(SeqCst)), (Cause::Disconnected, 1));
+        drop(back);
+        ends.join().unwrap();
+        assert_eq!(made.load(SeqCst), dropped.load(SeqCst));
+    });
+}
+
+#[test]
+fn a_disconnected_channel_can_be_done() {
+    everywhere(|| {
+        let (sender, receiver) = bounded::<u8>(1);
+        let (other, gone) = bounded::<u8>(1);
+        drop((sender, gone));
+        select! {
+            recv(receiver) -> message => assert_eq!(message, Err(RecvError::Disconnected)),
+            recv(never::<u8>()) -> _ => unreachable!(),
+        }
+        select! {
+            send(other, 7) -> sent => assert_eq!(sent, Err(SendError { value: 7, cause: Cause::Disconnected })),
+            default => unreachable!(),
+        }
+        // As it happens.
+        let (sender, receiver) = bounded::<u8>(1);
+        let ends = spawn(move || drop(sender));
+        select! {
+            recv(receiver) -> message => assert_eq!(message, Err(RecvError::Disconnected)),
+            recv(never::<u8>()) -> _ => unreachable!(),
+        }
+        ends.join().unwrap();
+    });
+}
+
+#[test]
+fn a_wait_ends_by_whichever_comes() {
+    everywhere(|| {
+        for which in 0..4 {
+            let (s1, r1) = bounded(0);
+            let (s2, r2) = bounded(1);
+            let (s3, r3) = bounded(0);
+            let (s4, r4) = bounded(1);
+            s4.send(0).unwrap();
+            let peer = spawn(move || {
+                match which {
+                    0 => s1.send(10).unwrap(),
+                    1 => s2.send(11).unwrap(),
+                    2 => assert_eq!(r3.recv(), Ok(12)),
+                    _ => assert_eq!((r4.recv(), r4.recv()), (Ok(0), Ok(13))),
+                }
+                (s1, s2, r3, r4)
+            });
+            let fired = select! {
+                recv(r1) -> message => message.unwrap(),
+                recv(r2) -> message => message.unwrap(),
+                send(s3, 12) -> sent => sent.map(|()| 12).unwrap(),
+                send(s4, 13) -> sent => sent.map(|()| 13).unwrap(),
+            };
+            assert_eq!(fired, 10 + which);
+            let (s1, s2, r3, r4) = peer.join().unwrap();
+            // Nothing is left in line: a waiter that stayed would take or give.
+            assert!(s1.try_send(1).is_err() && r3.try_recv().is_err());
+            s2.send(1).unwrap();
+            let left = if which == 3 { vec![] } else { vec![0] };
+            assert_eq!((r2.recv(), r4.try_iter().collect::<Vec<_>>(), r1.try_recv().is_err()), (Ok(1), left, true));
+        }
+    });
+}
+
+/// Claims: of arms that can all be done, each fires about as often as the others; also those that wait.
+#[test]
+fn the_choice_is_fair() {
+    const ROUNDS: usize = 10_000;
+    let channels: Vec<_> = (0..4).map(|_| unbounded()).collect();
+    channels.iter().for_each(|(sender, _)| (0..ROUNDS).for_each(|i| sender.send(i).unwrap()));
+    let mut hits = [0; 6];
+    let idle = never::<usize>();
+    let (sink, drain) = unbounded();
+    for _ in 0..ROUNDS {
+        select! {
+            recv(channels[0].1) -> _ => hits[0] += 1,
+            recv(channels[1].1) -> _ => hits[1] += 1,
+            // One that is never ready does not give its share to its neighbour.
+            recv(idle) -> _ => unreachable!(),
+            recv(channels[2].1) -> _ => hits[2] += 1,
+            recv(channels[3].1) -> _ => hits[3] += 1,
+            send(sink, 1) -> _ => hits[4] += 1,
+            send(sink, 2) -> _ => hits[5] += 1,
+        }
+    }
+    hits.iter().for_each(|&n| assert!((ROUNDS / 6 * 8 / 10..ROUNDS / 6 * 12 / 10).contains(&n), "{hits:?}"));
+    assert_eq!(drain.len(), hits[4] + hits[5]);
+
+    // A select that waits is served by its channels in turn, as any waiter is.
+    let (a, b) = (bounded(0), bounded(0));
+    let peers = [a.0, b.0].map(|sender: Sender<usize>| spawn(move || (0..ROUNDS).take_while(|i| sender.send(*i).is_ok()).count()));
+    let mut hits = [0; 2];
+    for _ in 0..ROUNDS {
+        select! {
+            recv(a.1) -> _ => hits[0] += 1,
+            recv(b.1) -> _ => hits[1] += 1,
+        }
+    }
+    drop((a.1, b.1));
+    peers.into_iter().for_each(|p| _ = p.join().unwrap());
+    assert!(hits.iter().all(|&n| n > ROUNDS / 10), "{hits:?}");
+}
+
+#[test]
+fn defaults_run_when_nothing_can_be_done() {
+    everywhere(|| {
+        let (sender, receiver) = bounded(0);
+        let before = Instant::now();
+        let which = select! {
+            recv(receiver) -> _ => 1,
+            send(sender, 5) -> _ => 2,
+            default(2 * MILLI) => 3,
+        };
+        assert!(which == 3 && before.elapsed() >= 2 * MILLI, "it met itself, or did not wait");
+        let peer = spawn(move || sender.send(6));
+        let which = select! {
+            recv(receiver) -> message => message.unwrap(),
+            default(LONG) => 0,
+        };
+        assert_eq!(which, 6);
+        peer.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn the_first_arm_fires_with_what_cuts_it_short() {
+    let fiber = spawn(|| {
+        let (sender, receiver) = bounded(1);
+        sender.send(1).unwrap();
+        sinew::current().cancel();
+        // At entry, though another could be done.
+        select! {
+            send(sender, 2) -> sent => assert_eq!(sent, Err(SendError { value: 2, cause: Cause::Cancelled })),
+            recv(receiver) -> _ => unreachable!(),
+        }
+        select! {
+            recv(never::<u8>()) -> message => assert_eq!(message, Err(RecvError::Cancelled)),
+            recv(receiver) -> _ => unreachable!(),
+            default(LONG) => unreachable!(),
+        }
+        select! { default(LONG) => {} }
+        // One that never waits does not fail.
+        select! {
+            recv(never::<u8>()) -> _ => unreachable!(),
+            recv(receiver) -> message => assert_eq!(message, Ok(1)),
+            default => unreachable!(),
+        }
+        shield(|| select! { send(sender, 3) -> sent => assert_eq!(sent, Ok(())) });
+    });
+    fiber.join().unwrap();
+    everywhere(|| {
+        // Under way.
+        let waits = spawn(|| {
+            let idle = never::<u8>();
+            select! {
+                recv(idle) -> message => message,
+                recv(never::<u8>()) -> _ => unreachable!(),
+            }
+        });
+        waits.cancel();
+        assert_eq!(waits.join().unwrap(), Err(RecvError::Cancelled));
+        let (full, keep) = bounded(0);
+        let cut = timeout(MILLI, || {
+            select! {
+                send(full, String::from("back")) -> sent => assert_eq!(sent, Err(SendError { value: String::from("back"), cause: Cause::TimedOut })),
+                recv(never::<u8>()) -> _ => unreachable!(),
+                default(LONG) => unreachable!(),
+            }
+        });
+        assert!(cut.is_err() && keep.try_recv().is_err());
+        // The default's own time is not the deadline's.
+        let own = timeout(LONG, || select! { recv(keep) -> _ => 1, default(MICRO) => 2 });
+        assert_eq!(own, Ok(2));
+    });
+}
+
+#[test]
+fn a_wait_is_refused_where_suspending_is() {
+    everywhere(|| {
+        let (sender, receiver) = bounded(0);
+        let waits = || no_suspend(|| select! { recv(receiver) -> _ => (), send(sender, 1) -> _ => () });
+        let panic = catch_unwind(AssertUnwindSafe(waits)).unwrap_err();
+        assert!(panic.downcast_ref::<String>().unwrap().contains("would suspend"));
+        assert!(sender.try_send(1).is_err() && receiver.try_recv().is_err(), "a waiter was left behind");
+        no_suspend(|| select! { recv(receiver) -> _ => unreachable!(), default => () });
+    });
+}
+
+/// Go's `chan/select3`-like: every pair of a select and a plain operation, or of two selects, in both directions, over channels of every kind.
+#[test]
+fn messages_move_between_all_kinds_of_ends() {
+    fn give(selects: bool, sender: &Sender<usize>, other: &Sender<usize>, value: usize) {
+        if selects {
+            select! {
+                send(sender, value) -> sent => sent.unwrap(),
+                send(other, value) -> sent => sent.unwrap(),
+            }
+        } else {
+            sender.send(value).unwrap();
+        }
+    }
+    fn take(selects: bool, receiver: &Receiver<usize>, other: &Receiver<usize>) -> Option<usize> {
+        let from = if selects {
+            select! {
+                recv(receiver) -> message => (message, other),
+                recv(other) -> message => (message, receiver),
+            }
+        } else {
+            (receiver.recv(), other)
+        };
+        match from {
+            (Ok(value), _) => Some(value),
+            (Err(_), left) => left.recv().ok(),
+        }
+    }
+    let total = rounds(if cfg!(debug_assertions) { 2_000 } else { 50_000 });
+    let runtime = workers(2);
+    for capacity in [0, 1, 10] {
+        for (gives, takes) in [(false, true), (true, false), (true, true)] {
+            let ((s1, r1), (s2, r2)) = (bounded(capacity), bounded(capacity));
+            let givers: Vec<_> = (0..3)
+                .map(|who| {
+                    let (s1, s2) = (s1.clone(), s2.clone());
+                    let body = move || {
+                        for i in 0..total {
+                            // By turns first to one, then to the other.
+                            let (first, second) = if i % 2 == 0 || !takes { (&s1, &s2) } else { (&s2, &s1) };
+                            give(gives, first, second, who * total + i);
+                        }
+                    };
+                    runtime.spawn(body)
+                })
+                .collect();
+            drop((s1, s2));
+            let takers: Vec<_> = (0..3)
+                .map(|_| {
+                    let (r1, r2) = (r1.clone(), r2.clone());
+                    let body = move || {
+                        let mut got = Vec::new();
+                        while let Some(value) = take(takes, &r1, &r2) {
+                            got.push(value);
+                        }
+                        got
+                    };
+                    runtime.spawn(body)
+                })
+                .collect();
+            drop((r1, r2));
+            givers.into_iter().for_each(|g| g.join().unwrap());
+            let mut all: Vec<_> = takers.into_iter().flat_map(|t| t.join().unwrap()).collect();
+            all.sort_unstable();
+            assert!(all.iter().copied().eq(0..3 * total), "capacity {capacity}, {} of {}", all.len(), 3 * total);
+        }
+    }
+}
+
+/// Two fibers that each either send to or receive from the other, over two channels without room: they always meet.
+#[test]
+fn two_that_select_in_both_directions_meet() {
+    let total = rounds(if cfg!(debug_assertions) { 20_000 } else { 200_000 });
+    for threads in [false, true] {
+        let ((s1, r1), (s2, r2)) = (bounded(0), bounded(0));
+        let body = move |sender: Sender<usize>, receiver: Receiver<usize>| {
+            let (mut sent, mut received) = (0, 0);
+            for i in 0..total {
+                select! {
+                    send(sender, i) -> result => match result {
+                        Ok(()) => sent += i,
+                        Err(_) => break,
+                    },
+                    recv(receiver) -> message => match message {
+                        Ok(message) => received += message,
+                        Err(_) => break,
+                    },
+                }
+            }
+            (sent, received)
+        };
+        let runtime = workers(2);
+        let one = runtime.spawn(move || body(s1, r2));
+        let (a, b) = if threads {
+            let two = std::thread::spawn(move || body(s2, r1));
+            (one.join().unwrap(), two.join().unwrap())
+        } else {
+            let two = runtime.spawn(move || body(s2, r1));
+            (one.join().unwrap(), two.join().unwrap())
+        };
+        assert_eq!(a.0, b.1, "what one sent the other received");
+        assert_eq!(a.1, b.0);
+    }
+}
+
+/// Go's `chan/doubleselect`: a select with a second channel that is never ready neither loses nor repeats a message.
+#[test]
+fn a_select_fires_one_arm_at_a_time() {
+    let total = rounds(if cfg!(debug_assertions) { 20_000 } else { 100_000 });
+    let runtime = workers(2);
+    let channels: Vec<_> = (0..4).map(|_| bounded(0)).collect();
+    let senders: Vec<Sender<usize>> = channels.iter().map(|c| c.0.clone()).collect();
+    let (done, ended) = bounded(0);
+    let sender = runtime.spawn(move || {
+        for i in 0..total {
+            select! {
+                send(senders[0], i) -> sent => sent.unwrap(),
+                send(senders[1], i) -> sent => sent.unwrap(),
+                send(senders[2], i) -> sent => sent.unwrap(),
+                send(senders[3], i) -> sent => sent.unwrap(),
+            }
+        }
+        drop(done);
+    });
+    let (merge, merged) = unbounded();
+    let receivers: Vec<_> = channels
+        .into_iter()
+        .map(|(_, receiver)| {
+            let (merge, ended): (Sender<usize>, Receiver<()>) = (merge.clone(), ended.clone());
+            runtime.spawn(move || {
+                loop {
+                    select! {
+                        recv(receiver) -> message => match message {
+                            Ok(message) => merge.send(message).unwrap(),
+                            Err(_) => return,
+                        },
+                        recv(ended) -> _ => return,
+                    }
+                }
+            })
+        })
+        .collect();
+    drop(merge);
+    // In order, since each send ends before the next begins.
+    let mut all: Vec<_> = merged.iter().collect();
+    sender.join().unwrap();
+    receivers.into_iter().for_each(|r| r.join().unwrap());
+    all.sort_unstable();
+    assert!(all.into_iter().eq(0..total));
+}
+
+/// Selects that give up, are cancelled, and are met, all at once: what was sent is what was received.
+#[test]
+fn timeouts_and_cancels_against_selects_lose_and_double_nothing() {
+    let total = rounds(if cfg!(debug_assertions) { 60_000 } else { 200_000 });
+    for capacity in [0, 1] {
+        let runtime = workers(2);
+        let ((s1, r1), (s2, r2)) = (bounded::<usize>(capacity), bounded::<usize>(capacity));
+        let gave_up = Arc::new(AtomicUsize::new(0));
+        let givers: Vec<_> = (0..2usize)
+            .map(|who| {
+                let (s1, s2, gave_up) = (s1.clone(), s2.clone(), gave_up.clone());
+                runtime.spawn(move || {
+                    let mut sent = 0;
+                    for i in 1..=total / 2 {
+                        let attempt = {
+                            let (s1, s2) = (s1.clone(), s2.clone());
+                            move || {
+                                select! {
+                                    send(s1, i) -> sent => sent.is_ok(),
+                                    send(s2, i) -> sent => sent.is_ok(),
+                                    default(MICRO * (i as u32 % 3)) => false,
+                                }
+                            }
+                        };
+                        let ok = if (i + who).is_multiple_of(20) {
+                            let fiber = spawn(attempt);
+                            if i.is_multiple_of(40) {
+                                yield_now();
+                            }
+                            fiber.cancel();
+                            fiber.join().unwrap()
+                        } else {
+                            attempt()
+                        };
+                        if ok {
+                            sent += i;
+                        } else {
+                            gave_up.fetch_add(1, SeqCst);
+                        }
+                    }
+                    sent
+                })
+            })
+            .collect();
+        drop((s1, s2));
+        let takers: Vec<_> = (0..2)
+            .map(|_| {
+                let (mut r1, mut r2) = (r1.clone(), r2.clone());
+                runtime.spawn(move || {
+                    let (mut received, mut ends) = (0, 0);
+                    while ends < 2 {
+                        select! {
+                            recv(r1) -> message => match message {
+                                Ok(value) => received += value,
+                                Err(_) => {
+                                    ends += 1;
+                                    r1 = never();
+                                }
+                            },
+                            recv(r2) -> message => match message {
+                                Ok(value) => received += value,
+                                Err(_) => {
+                                    ends += 1;
+                                    r2 = never();
+                                }
+                            },
+                            default(MICRO) => {}
+                        }
+                    }
+                    received
+                })
+            })
+            .collect();
+        drop((r1, r2));
+        let sent: usize = givers.into_iter().map(|g| g.join().unwrap()).sum();
+        let received: usize = takers.into_iter().map(|t| t.join().unwrap()).sum();
+        assert_eq!(sent, received, "capacity {capacity}");
+        assert!(gave_up.load(SeqCst) > 0);
+    }
+}
+
+/// A million messages over many channels, merged by a list made at run time, once by fibers, once by a thread.
+#[test]
+fn a_list_of_channels_gives_every_message_once() {
+    let each = rounds(if cfg!(debug_assertions) { 500 } else { 20_000 });
+    let runtime = workers(2);
+    for on_thread in [false, true] {
+        let channels: Vec<(Sender<usize>, Receiver<usize>)> = (0..50).map(|i| bounded(i % 3)).collect();
+        let (senders, receivers): (Vec<_>, Vec<_>) = channels.into_iter().unzip();
+        let producers: Vec<_> = senders
+            .into_iter()
+            .enumerate()
+            .map(|(who, sender)| runtime.spawn(move || (0..each).for_each(|i| sender.send(who * each + i).unwrap())))
+            .collect();
+        let merge = move || {
+            let mut select = Select::new();
+            receivers.iter().for_each(|receiver| _ = select.recv(receiver));
+            let (mut sum, mut count, mut left) = (0, 0, receivers.len());
+            while left > 0 {
+                let operation = select.select();
+                let index = operation.index();
+                match operation.recv(&receivers[index]) {
+                    Ok(value) => (sum, count) = (sum + value, count + 1),
+                    Err(_) => {
+                        select.remove(index);
+                        left -= 1;
+                    }
+                }
+            }
+            (sum, count)
+        };
+        let merged = if on_thread { std::thread::spawn(merge).join().unwrap() } else { runtime.run(merge) };
+        assert_eq!(merged, (50 * each * (50 * each - 1) / 2, 50 * each));
+        producers.into_iter().for_each(|p| p.join().unwrap());
+    }
+}
+
+#[test]
+fn a_list_is_used_again_and_sends_too() {
+    everywhere(|| {
+        let (s1, r1) = bounded(1);
+        let (s2, r2) = bounded::<String>(0);
+        let mut select = Select::new();
+        assert_eq!((select.send(&s1, 1), select.recv(&r1), select.recv(&r2)), (0, 1, 2));
+        let operation = select.select();
+        assert_eq!(operation.index(), 0);
+        assert_eq!(operation.send(&s1), Ok(()));
+        // It has sent: that arm is gone, and the other receives what was sent.
+        let operation = select.select_timeout(LONG).unwrap();
+        assert_eq!((operation.index(), operation.recv(&r1)), (1, Ok(1)));
+        assert!(select.try_select().is_err());
+        assert_eq!(select.select_timeout(MICRO).unwrap_err().to_string(), "nothing could be sent or received in time");
+        assert!(select.select_deadline(Instant::now()).is_err());
+        let peer = spawn(move || s2.send(String::from("met")));
+        let operation = select.select();
+        assert_eq!((operation.index(), operation.recv(&r2).as_deref()), (2, Ok("met")));
+        peer.join().unwrap().unwrap();
+        // One that is dropped drops what it received.
+        s1.send(5).unwrap();
+        select.remove(2);
+        drop(select.select());
+        assert!(r1.is_empty() && catch_unwind(AssertUnwindSafe(|| select.remove(2))).is_err());
+        // The wrong channel is refused, even of the right type.
+        let (_, other) = bounded::<i32>(1);
+        s1.send(6).unwrap();
+        let wrong = catch_unwind(AssertUnwindSafe(|| select.select().recv(&other).is_ok()));
+        assert!(wrong.is_err() && catch_unwind(|| Select::new().select().index()).is_err());
+    });
+}

@@ -88,7 +88,7 @@ impl At {
             At::Watch => "for a watched value to change",
             At::Future => "for a future, which has not had it woken",
             At::Blocking => "for its blocking job to end",
-            At::Timer => "for the next timer",
+            At::Timer => "for the next timer to be due",
         }
     }
 }

@@ -352,7 +352,7 @@ struct Service {
 }
 
 struct Inner {
-    wheel: Wheel,
+    wheel: Box<Wheel>,
     /// What has come out of the wheel and waits for a runner (I5).
     due: VecDeque<Arc<Node>>,
     /// Whether there is a driver, or one is being started.
@@ -389,7 +389,7 @@ enum Call {
 impl Service {
     fn of(group: &Group) -> &Arc<Service> {
         let service = group.timers.get_or_init(|| {
-            let wheel = Wheel::new(clock::now_ns());
+            let wheel = Wheel::boxed(clock::now_ns());
             let inner = Inner { wheel, due: VecDeque::new(), driven: false, driver: None, until_ns: 0, leaves_ns: u64::MAX };
             Box::new(Arc::new(Service { inner: Lock::new(inner) }))
         });
@@ -425,8 +425,8 @@ impl Inner {
 
     /// Has the driver look when nothing is armed any more, unless it soon does anyway.
     fn call_if_empty(&mut self) -> Call {
-        let sleeps_long = self.until_ns > clock::now_ns().saturating_add(LINGER_NS);
-        if self.wheel.armed() == 0 && sleeps_long { self.unpark() } else { Call::Nobody }
+        let sleeps_long = || self.until_ns > clock::now_ns().saturating_add(LINGER_NS);
+        if self.wheel.armed() == 0 && sleeps_long() { self.unpark() } else { Call::Nobody }
     }
 
     fn unpark(&mut self) -> Call {

@@ -1,4 +1,5 @@
-// The work of `rivals` on goroutines. It takes the arguments of `src/job.rs`, follows `src/deeds/blocking.rs` deed by deed, and prints the same lines.
+// The work of `rivals` on goroutines. It takes the arguments of `src/job.rs`, follows `src/deeds/blocking.rs` and its folder deed by deed, and prints the same
+// lines.
 //
 // A join is a channel that the goroutine closes, or a WaitGroup where many are joined: what a Go program would write.
 package main
@@ -21,11 +22,15 @@ import (
 const (
 	skynetChildren = 10
 	wakeGap        = time.Millisecond
-	timerMsMax     = 1000
 	idleTimer      = 100 * time.Second
 	settle         = 300 * time.Millisecond
 	look           = 5 * time.Millisecond
 	parkedWarmUp   = 16
+	turnsPerWrite  = 10
+	producers      = 2
+	channelPlaces  = 1024
+	selectChannels = 8
+	selectPlaces   = 1
 )
 
 var tasks, turns, budgetMs int
@@ -47,9 +52,17 @@ func main() {
 		"spawn-all":  func() { paced(tasks, spawnAll) },
 		"skynet":     skynet,
 		"wake":       wake,
-		"timers":     timers,
+		"timers":     func() { timers(""); timers("warm-") },
 		"parked":     parked,
 		"idle":       idle,
+		"mutex":      func() { paced(tasks, mutex) },
+		"mutex-wait": mutexWait,
+		"rw-lock":    func() { paced(tasks, rwLock) },
+		"ping-pong":  func() { paced(1, pingPong) },
+		"two-to-one": func() { paced(producers, func(turns int) time.Duration { return stream(turns, 1) }) },
+		"two-to-two": func() { paced(producers, func(turns int) time.Duration { return stream(turns, 2) }) },
+		"select":     func() { paced(selectChannels, selects) },
+		"oneshot":    func() { paced(1, oneshot) },
 	}
 	do, known := deeds[deed]
 	if !known {
@@ -63,16 +76,21 @@ func say(metric, unit string, value float64) { fmt.Println(metric, unit, value) 
 
 // paced runs ever more turns until the budget is used, and reports the last run.
 func paced(operationsPerTurn int, run func(turns int) time.Duration) {
+	took := untilEnough(run)
+	say("-", "ns", float64(took.Nanoseconds())/float64(turns)/float64(operationsPerTurn))
+	if budgetMs == 0 {
+		sayPeak()
+	}
+}
+
+// untilEnough leaves the turns of the last run in turns.
+func untilEnough(run func(turns int) time.Duration) time.Duration {
 	budget := time.Duration(budgetMs) * time.Millisecond
 	wanted := 4 * budget // the first run is cold, and counts only if it is long
 	for {
 		took := run(turns)
 		if took >= wanted {
-			say("-", "ns", float64(took.Nanoseconds())/float64(turns)/float64(operationsPerTurn))
-			if budgetMs == 0 {
-				sayPeak()
-			}
-			return
+			return took
 		}
 		missing := float64(budget) / float64(took+1) * 1.2
 		if missing > 100 {
@@ -86,19 +104,26 @@ func paced(operationsPerTurn int, run func(turns int) time.Duration) {
 }
 
 func yields(turns int) time.Duration {
+	return together(func(int) {
+		for i := 0; i < turns; i++ {
+			runtime.Gosched()
+		}
+	})
+}
+
+// together runs work in all goroutines, which have started before the clock does.
+func together(work func(index int)) time.Duration {
 	var started int32
 	var all sync.WaitGroup
 	open := make(chan struct{})
 	all.Add(tasks)
 	for i := 0; i < tasks; i++ {
-		go func() {
+		go func(i int) {
 			atomic.AddInt32(&started, 1)
 			<-open
-			for i := 0; i < turns; i++ {
-				runtime.Gosched()
-			}
+			work(i)
 			all.Done()
-		}()
+		}(i)
 	}
 	for int(atomic.LoadInt32(&started)) < tasks {
 		time.Sleep(look)
@@ -155,9 +180,7 @@ func skynet() {
 	go node(result, 0, tasks)
 	sum := <-result
 	took := time.Since(start)
-	if sum != uint64(tasks)*uint64(tasks-1)/2 {
-		panic("the leaves were not all counted once")
-	}
+	check(sum, sumBelow(tasks))
 	say("-", "ms", took.Seconds()*1e3)
 	sayPeak()
 }
@@ -204,10 +227,10 @@ func wake() {
 		late[i] = int64(time.Since(base)) - atomic.LoadInt64(&rungNs)
 		atomic.AddInt64(&heard, 1)
 	}
-	sayLatencies(late, "p50", "p99", "p999")
+	sayLatencies("", late, "p50", "p99", "p999")
 }
 
-func timers() {
+func timers(wave string) {
 	late := make([]int64, tasks)
 	var all sync.WaitGroup
 	all.Add(tasks)
@@ -215,7 +238,7 @@ func timers() {
 	for i := 0; i < tasks; i++ {
 		go func(i int) {
 			hash := uint64(i) * 2654435761 & 0xffffffff
-			span := time.Duration(1000+hash*(timerMsMax-1)*1000/0xffffffff) * time.Microsecond
+			span := time.Duration(1000+hash*uint64(turns-1)*1000/0xffffffff) * time.Microsecond
 			deadline := time.Now().Add(span)
 			time.Sleep(span)
 			if over := time.Since(deadline); over > 0 {
@@ -225,8 +248,8 @@ func timers() {
 		}(i)
 	}
 	all.Wait()
-	say("cpu", "ms", (cpuTime()-cpu).Seconds()*1e3)
-	sayLatencies(late, "p50", "p99")
+	say(wave+"cpu", "ms", (cpuTime()-cpu).Seconds()*1e3)
+	sayLatencies(wave, late, "p50", "p99")
 }
 
 func parked() {
@@ -250,7 +273,175 @@ func idle() {
 	say("-", "%", (cpuTime()-cpu).Seconds()/span.Seconds()*100)
 }
 
-func sayLatencies(late []int64, names ...string) {
+func mutex(turns int) time.Duration {
+	var lock sync.Mutex
+	var sum uint64
+	took := together(func(int) {
+		for i := 0; i < turns; i++ {
+			lock.Lock()
+			sum++
+			lock.Unlock()
+		}
+	})
+	check(sum, uint64(tasks*turns))
+	return took
+}
+
+func mutexWait() {
+	var longest []time.Duration
+	untilEnough(func(turns int) time.Duration {
+		var lock sync.Mutex
+		var sum uint64
+		longest = make([]time.Duration, tasks)
+		took := together(func(index int) {
+			var own time.Duration
+			for i := 0; i < turns; i++ {
+				start := time.Now()
+				lock.Lock()
+				sum++
+				lock.Unlock()
+				if took := time.Since(start); took > own {
+					own = took
+				}
+			}
+			longest[index] = own
+		})
+		check(sum, uint64(tasks*turns))
+		return took
+	})
+	sort.Slice(longest, func(i, j int) bool { return longest[i] < longest[j] })
+	say("-", "us", float64(longest[tasks-1].Nanoseconds())/1e3)
+}
+
+func rwLock(turns int) time.Duration {
+	var lock sync.RWMutex
+	var sum, writes uint64
+	took := together(func(index int) {
+		var seen uint64
+		for i := 0; i < turns; i++ {
+			if (index+i)%turnsPerWrite == 0 {
+				lock.Lock()
+				sum++
+				seen = sum
+				lock.Unlock()
+			} else {
+				lock.RLock()
+				seen = sum
+				lock.RUnlock()
+			}
+		}
+		runtime.KeepAlive(seen)
+	})
+	for index := 0; index < tasks; index++ {
+		writes += uint64((index+turns+turnsPerWrite-1)/turnsPerWrite - (index+turnsPerWrite-1)/turnsPerWrite)
+	}
+	check(sum, writes)
+	return took
+}
+
+// pingPong uses channels without places, as Go programs do.
+func pingPong(turns int) time.Duration {
+	ping, pong := make(chan uint64), make(chan uint64)
+	go func() {
+		for message := range ping {
+			pong <- message
+		}
+		close(pong)
+	}()
+	start := time.Now()
+	for i := uint64(0); i < uint64(turns); i++ {
+		ping <- i
+		check(<-pong, i)
+	}
+	took := time.Since(start)
+	close(ping)
+	<-pong
+	return took
+}
+
+func stream(turns, consumers int) time.Duration {
+	channel, sums := make(chan uint64, channelPlaces), make(chan uint64, consumers)
+	start := time.Now()
+	for i := 0; i < consumers; i++ {
+		go func() {
+			var sum uint64
+			for message := range channel {
+				sum += message
+			}
+			sums <- sum
+		}()
+	}
+	var all sync.WaitGroup
+	all.Add(producers)
+	for i := 0; i < producers; i++ {
+		go func() {
+			produce(channel, turns)
+			all.Done()
+		}()
+	}
+	all.Wait()
+	close(channel)
+	var sum uint64
+	for i := 0; i < consumers; i++ {
+		sum += <-sums
+	}
+	took := time.Since(start)
+	check(sum, producers*sumBelow(turns))
+	return took
+}
+
+func produce(channel chan<- uint64, turns int) {
+	for i := uint64(0); i < uint64(turns); i++ {
+		channel <- i
+	}
+}
+
+func selects(turns int) time.Duration {
+	var channels [selectChannels]chan uint64
+	start := time.Now()
+	for i := range channels {
+		channels[i] = make(chan uint64, selectPlaces)
+		go produce(channels[i], turns)
+	}
+	a, b, c, d, e, f, g, h := channels[0], channels[1], channels[2], channels[3], channels[4], channels[5], channels[6], channels[7]
+	var sum, message uint64
+	for i := 0; i < selectChannels*turns; i++ {
+		select {
+		case message = <-a:
+		case message = <-b:
+		case message = <-c:
+		case message = <-d:
+		case message = <-e:
+		case message = <-f:
+		case message = <-g:
+		case message = <-h:
+		}
+		sum += message
+	}
+	took := time.Since(start)
+	check(sum, selectChannels*sumBelow(turns))
+	return took
+}
+
+func oneshot(turns int) time.Duration {
+	start := time.Now()
+	for i := uint64(0); i < uint64(turns); i++ {
+		channel := make(chan uint64, 1)
+		channel <- i
+		check(<-channel, i)
+	}
+	return time.Since(start)
+}
+
+func sumBelow(end int) uint64 { return uint64(end) * uint64(end-1) / 2 }
+
+func check(found, expected uint64) {
+	if found != expected {
+		panic(fmt.Sprint("found ", found, " where ", expected, " was expected"))
+	}
+}
+
+func sayLatencies(wave string, late []int64, names ...string) {
 	shares := map[string]float64{"p50": 0.5, "p99": 0.99, "p999": 0.999}
 	sort.Slice(late, func(i, j int) bool { return late[i] < late[j] })
 	for _, name := range names {
@@ -258,7 +449,7 @@ func sayLatencies(late []int64, names ...string) {
 		if rank < 1 {
 			rank = 1
 		}
-		say(name, "us", float64(late[rank-1])/1e3)
+		say(wave+name, "us", float64(late[rank-1])/1e3)
 	}
 }
 

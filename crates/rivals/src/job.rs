@@ -25,12 +25,50 @@ pub(crate) enum Deed {
     Skynet,
     /// An OS thread sleeps 1 ms, notes the time and wakes a waiting task, `turns` times; `tasks` others wait for ever.
     Wake,
-    /// `tasks` tasks each sleep once, 1 to 1000 ms, evenly spread.
+    /// `tasks` tasks each sleep once, 1 to `turns` milliseconds, evenly spread; then as many do so again in the same, warm process.
     Timers,
     /// `tasks` tasks wait for ever: what do they occupy?
     Parked,
     /// `tasks` tasks wait for ever, one sleeps long: CPU time used in `turns` milliseconds.
     Idle,
+    /// `tasks` tasks, all started, take one lock, add one and let go, `turns` times each.
+    Mutex,
+    /// The same: the longest time that a task needed for one turn.
+    MutexWait,
+    /// `tasks` tasks, all started, take one lock for reading nine times of ten and for writing once, `turns` times each.
+    RwLock,
+    /// Two tasks send a message to and fro through two channels of one place, `turns` times.
+    PingPong,
+    /// Two tasks send `turns` messages each through a channel of 1024 places to one task, which receives them and a last one.
+    TwoToOne,
+    /// The same with two tasks that receive.
+    TwoToTwo,
+    /// Eight tasks send `turns` messages each through channels of one place of their own; one task receives whatever is there first.
+    Select,
+    /// A task makes a channel for one message, sends it and receives it, `turns` times.
+    Oneshot,
+}
+
+/// What a deed is about: not every system has all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Switch,
+    Task,
+    Lock,
+    Channel,
+}
+
+impl Deed {
+    pub(crate) const fn kind(self) -> Kind {
+        match self {
+            Self::Switch | Self::SwitchNested => Kind::Switch,
+            Self::Yield | Self::SpawnJoin | Self::SpawnAll | Self::Skynet | Self::Wake | Self::Timers | Self::Parked | Self::Idle => {
+                Kind::Task
+            }
+            Self::Mutex | Self::MutexWait | Self::RwLock => Kind::Lock,
+            Self::PingPong | Self::TwoToOne | Self::TwoToTwo | Self::Select | Self::Oneshot => Kind::Channel,
+        }
+    }
 }
 
 /// One measurement, as its child process is told it.

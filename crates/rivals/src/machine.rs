@@ -47,7 +47,8 @@ pub(crate) fn versions() -> Vec<String> {
             _ => format!("{} {version}", system.name),
         }
     };
-    let told = |system: &&systems::System| !matches!(system.name, "sinew-yield" | "tokio-ct" | "threads" | "limit-asm" | "spike");
+    let told =
+        |system: &&systems::System| !matches!(system.name, "sinew-yield" | "tokio-ct" | "tokio-std" | "threads" | "limit-asm" | "spike");
     systems::ALL.iter().filter(told).map(version).map(|line| line.replace("tokio-mt", "tokio")).collect()
 }
 

@@ -9,6 +9,8 @@ use crate::table::figure;
 pub(crate) enum Bound {
     /// So many times the best rival's.
     Best(f64),
+    /// So many times that of the best rival which is a runtime.
+    BestRuntime(f64),
     /// So many times that of one system.
     Of(&'static str, f64),
     /// A fixed value.
@@ -22,7 +24,7 @@ pub(crate) struct Target {
     pub(crate) bound: Bound,
 }
 
-/// The targets of the issue "Yardstick".
+/// The targets of the issues "Yardstick" and "Waiting".
 pub(crate) const ALL: &[Target] = &[
     Target { figure: "switch", bound: Bound::Of("limit-asm", 1.35) },
     // 12 ns where the spike took 11.
@@ -42,6 +44,21 @@ pub(crate) const ALL: &[Target] = &[
     Target { figure: "parked-memory/1M/vmas", bound: Bound::Fixed(99.0) },
     // What is printed as 0.00.
     Target { figure: "idle-cpu", bound: Bound::Fixed(0.005) },
+    Target { figure: "mutex-free", bound: Bound::Of("threads", 1.1) },
+    Target { figure: "mutex-100", bound: Bound::Best(1.1) },
+    // 1 ms.
+    Target { figure: "mutex-100/max-wait", bound: Bound::Fixed(1000.0) },
+    Target { figure: "chan-ping-pong", bound: Bound::Best(0.6) },
+    Target { figure: "chan-2to1x1", bound: Bound::BestRuntime(0.8) },
+    Target { figure: "chan-2to1x2", bound: Bound::BestRuntime(0.8) },
+    // The first wave touches every stack for the first time.
+    Target { figure: "timers-100k/cpu", bound: Bound::Best(2.0) },
+    Target { figure: "timers-100k/warm-cpu", bound: Bound::Best(1.0) },
+    // 0.1 ms.
+    Target { figure: "timers-100k/p50", bound: Bound::Fixed(100.0) },
+    Target { figure: "timers-100k/p99", bound: Bound::Best(1.0) },
+    Target { figure: "timers-100k/warm-p50", bound: Bound::Fixed(100.0) },
+    Target { figure: "timers-100k/warm-p99", bound: Bound::Best(1.0) },
 ];
 
 /// A target held against results.
@@ -70,11 +87,8 @@ impl Target {
         let (against, limit) = match self.bound {
             Bound::Fixed(limit) => (None, limit),
             Bound::Of(name, times) => of(name).map(|(row, value)| (Some((row.system.clone(), value)), value * times))?,
-            Bound::Best(times) => {
-                let rivals = figures.iter().filter(|(row, _)| systems::named(&row.system).is_ok_and(|system| system.side == Side::Rival));
-                let (row, value) = rivals.min_by(|(_, one), (_, other)| one.total_cmp(other))?;
-                (Some((row.system.clone(), *value)), value * times)
-            }
+            Bound::Best(times) => best(&figures, &[Side::Runtime, Side::Rival], times)?,
+            Bound::BestRuntime(times) => best(&figures, &[Side::Runtime], times)?,
         };
         Some(Verdict { ours, unit: row.unit.clone(), against, limit })
     }
@@ -84,10 +98,18 @@ impl Target {
         match self.bound {
             Bound::Best(1.0) => "<= best rival".into(),
             Bound::Best(times) => format!("<= {} x best rival", figure(times)),
+            Bound::BestRuntime(times) => format!("<= {} x best runtime", figure(times)),
             Bound::Of(name, times) => format!("<= {} x {name}", figure(times)),
             Bound::Fixed(limit) => format!("<= {}", if limit < 1.0 { format!("{limit}") } else { figure(limit) }),
         }
     }
+}
+
+/// The best of those on `sides` with its figure, and so many times that figure.
+fn best(figures: &[(&Row, f64)], sides: &[Side], times: f64) -> Option<(Option<(String, f64)>, f64)> {
+    let rivals = figures.iter().filter(|(row, _)| systems::named(&row.system).is_ok_and(|system| sides.contains(&system.side)));
+    let (row, value) = rivals.min_by(|(_, one), (_, other)| one.total_cmp(other))?;
+    Some((Some((row.system.clone(), *value)), value * times))
 }
 
 #[cfg(test)]
@@ -106,6 +128,14 @@ mod tests {
         assert_eq!(verdict.against, Some(("smol".into(), 82.0)));
         assert!(verdict.met());
         assert!(!Target { figure: "yield-1", bound: Bound::Best(0.1) }.judge(&rows).unwrap().met());
+    }
+
+    #[test]
+    fn threads_are_rivals_and_no_runtime() {
+        let rows = [row("sinew", 10.0), row("threads", 9.0), row("crossbeam", 12.0), row("smol", 11.0), row("go", 97.0)];
+        let against = |bound| Target { figure: "yield-1", bound }.judge(&rows).unwrap().against;
+        assert_eq!(against(Bound::Best(1.0)), Some(("threads".into(), 9.0)));
+        assert_eq!(against(Bound::BestRuntime(1.0)), Some(("smol".into(), 11.0)));
     }
 
     #[test]

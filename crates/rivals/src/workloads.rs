@@ -8,7 +8,7 @@ use crate::systems::{self, System, Takes};
 pub(crate) enum Scale {
     /// For figures that are quoted.
     Full,
-    /// A first answer in about four minutes.
+    /// A first answer in about five minutes.
     Quick,
     /// Nothing is learnt from it but that everything runs: for tests.
     Tiny,
@@ -102,14 +102,58 @@ pub(crate) const ALL: &[Workload] = &[
     },
     Workload {
         name: "timers-100k",
-        about: "100,000 tasks sleep 1 to 1000 ms, two workers: CPU time in all, and how late they wake",
-        cases: |scale| one(Job::new(Deed::Timers).workers(2).tasks(scale.pick(100_000, 100_000, 100))),
+        about: "100,000 tasks sleep 1 to 1000 ms, two workers: CPU time in all, and how late they wake; the first wave of tasks, and a second, warm one",
+        cases: |scale| one(Job::new(Deed::Timers).workers(2).tasks(scale.pick(100_000, 100_000, 100)).turns(scale.pick(1000, 1000, 20))),
     },
     Workload { name: "parked-memory", about: "memory (pages and page tables) per task that waits, two workers", cases: parked },
     Workload {
         name: "idle-cpu",
         about: "CPU time of a process with 100 waiting tasks and one long sleep, two workers",
         cases: |scale| one(Job::new(Deed::Idle).workers(2).tasks(100).turns(scale.pick(2000, 1000, 10))),
+    },
+    Workload {
+        name: "mutex-free",
+        about: "take a free lock, add one and let go, one worker",
+        cases: |scale| one(repeated(Deed::Mutex, scale)),
+    },
+    Workload {
+        name: "mutex-100",
+        about: "100 tasks take one lock, add one and let go, two workers; wall time by all turns, and in a run of its own the longest that a task needed for one turn",
+        cases: |scale| {
+            let job = |deed| repeated(deed, scale).tasks(100).workers(2);
+            vec![Case { name: "", job: job(Deed::Mutex) }, Case { name: "max-wait", job: job(Deed::MutexWait) }]
+        },
+    },
+    Workload {
+        name: "rwlock-9010",
+        about: "100 tasks take one lock, nine times of ten to read and once to write, two workers; wall time by all turns",
+        cases: |scale| one(repeated(Deed::RwLock, scale).tasks(100).workers(2)),
+    },
+    Workload {
+        name: "chan-ping-pong",
+        about: "a message goes to and fro between two tasks, one worker: the whole round",
+        cases: |scale| one(repeated(Deed::PingPong, scale)),
+    },
+    Workload {
+        name: "chan-2to1x1",
+        about: "two tasks send to a third through a channel of 1024 places, one worker: a message",
+        cases: |scale| one(repeated(Deed::TwoToOne, scale)),
+    },
+    Workload { name: "chan-2to1x2", about: "the same, two workers", cases: |scale| one(repeated(Deed::TwoToOne, scale).workers(2)) },
+    Workload {
+        name: "chan-mpmc",
+        about: "two tasks send to two others through a channel of 1024 places, two workers: a message",
+        cases: |scale| one(repeated(Deed::TwoToTwo, scale).workers(2)),
+    },
+    Workload {
+        name: "select-8",
+        about: "a task receives from whichever of eight channels has a message, each with a sender of its own, one worker: a message",
+        cases: |scale| one(repeated(Deed::Select, scale)),
+    },
+    Workload {
+        name: "oneshot",
+        about: "make a channel for one message, send it and receive it, all in one task, one worker",
+        cases: |scale| one(repeated(Deed::Oneshot, scale)),
     },
     Workload {
         name: "curve",

@@ -5,13 +5,17 @@ mod base;
 pub mod chan;
 mod event;
 mod fiber;
+mod future;
 pub mod local;
 mod os;
 mod rt;
 mod sched;
+pub mod sync;
 
 pub use fiber::Id;
 pub use fiber::task::NeverRan;
+pub use future::{block_on, spawn_future, try_block_on};
+pub use rt::blocking::blocking;
 pub use rt::cancel::{Cancelled, Elapsed, cancelled, shield, timeout};
 pub use rt::context::{hop, no_suspend, on_resume, on_suspend};
 pub use rt::fiber::Fiber;
@@ -20,7 +24,7 @@ pub use rt::report::Unfinished;
 pub use rt::runtime::{Handle, Runtime, RuntimeBuilder};
 pub use rt::scope::{Scope, ScopedJoinHandle, scope};
 pub use rt::spawn::{Builder, JoinHandle, run, spawn, spawn_batch};
-pub use rt::wait::{current, park, park_timeout, sleep, sleep_until, yield_now};
+pub use rt::wait::{Cut, current, park, park_timeout, sleep, sleep_until, yield_now};
 
 /// Doors for this project's own tests and benchmarks. No promise is made about anything in here.
 #[doc(hidden)]
@@ -38,6 +42,11 @@ pub mod hidden {
     /// Lets there be no more control blocks than `blocks` at once.
     pub fn limit_blocks(blocks: usize) {
         crate::fiber::pool::limit(blocks);
+    }
+
+    /// Makes every start of a thread for `blocking` fail, or no longer.
+    pub fn fail_blocking_threads(now: bool) {
+        crate::os::thread::fail(now);
     }
 
     /// Stacks of all sizes that exist in this process.

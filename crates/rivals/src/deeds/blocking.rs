@@ -1,13 +1,18 @@
 //! The work of systems whose tasks are plain closures that block: fibers, coroutines, threads.
 
+pub(crate) mod channels;
+pub(crate) mod locks;
+
 use std::iter;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Arrivals, IDLE_TIMER, LOOK, Latency, Line, Oversleep, PARKED_WARM_UP, SETTLE, SKYNET_CHILDREN, four_deep, paced};
-use crate::job::{Deed, Job, Reading};
+use super::{Arrivals, IDLE_TIMER, LOOK, Latency, Line, Oversleep, PARKED_WARM_UP, SETTLE, SKYNET_CHILDREN, WAVES, four_deep, paced};
+use crate::job::{Deed, Job, Kind, Reading};
 use crate::proc;
+use channels::Channels;
+use locks::Locks;
 
 /// What a system must be able to do.
 pub(crate) trait Blocking: 'static {
@@ -28,7 +33,16 @@ pub(crate) trait Blocking: 'static {
 }
 
 /// Does `job` on `S`.
-pub(crate) fn perform<S: Blocking>(job: &Job) -> Vec<Reading> {
+pub(crate) fn perform<S: Blocking + Locks + Channels>(job: &Job) -> Vec<Reading> {
+    match job.deed.kind() {
+        Kind::Lock => locks::perform::<S, S>(job),
+        Kind::Channel => channels::perform::<S, S>(job),
+        Kind::Switch | Kind::Task => perform_tasks::<S>(job),
+    }
+}
+
+/// Does `job`, which is about tasks alone, on `S`.
+pub(crate) fn perform_tasks<S: Blocking>(job: &Job) -> Vec<Reading> {
     let job = *job;
     S::run(&job, move || match job.deed {
         Deed::Yield => paced(&job, job.tasks, |turns| yields::<S>(job.tasks, turns, S::yield_now)),
@@ -37,22 +51,30 @@ pub(crate) fn perform<S: Blocking>(job: &Job) -> Vec<Reading> {
         Deed::SpawnAll => paced(&job, job.tasks, |turns| spawn_all::<S>(job.tasks, turns)),
         Deed::Skynet => skynet::<S>(job.tasks),
         Deed::Wake => wake::<S>(&job),
-        Deed::Timers => timers::<S>(job.tasks),
+        Deed::Timers => WAVES.iter().flat_map(|wave| timers::<S>(&job, wave)).collect(),
         Deed::Parked => parked::<S>(job.tasks),
         Deed::Idle => idle::<S>(&job),
-        Deed::Switch => panic!("a bare switch needs no scheduler"),
+        other => panic!("{other:?} is not about tasks"),
     })
 }
 
 fn yields<S: Blocking>(tasks: usize, turns: usize, yield_now: impl Fn() + Copy + Send + 'static) -> Duration {
+    let work = move |_| {
+        for _ in 0..turns {
+            yield_now();
+        }
+    };
+    together::<S, _>(tasks, work).0
+}
+
+/// Runs `work` in so many tasks, which have all started before the clock does; and what they return.
+fn together<S: Blocking, T: Send + 'static>(tasks: usize, work: impl Fn(usize) -> T + Clone + Send + 'static) -> (Duration, Vec<T>) {
     let line = Line::of(tasks);
     let spawn = |index| {
-        let line = line.clone();
+        let (line, work) = (line.clone(), work.clone());
         S::spawn(move || {
             S::wait(line.stand(index, S::bell()));
-            for _ in 0..turns {
-                yield_now();
-            }
+            work(index)
         })
     };
     let handles: Vec<_> = (0..tasks).map(spawn).collect();
@@ -61,8 +83,8 @@ fn yields<S: Blocking>(tasks: usize, turns: usize, yield_now: impl Fn() + Copy +
     }
     line.ring(S::ring);
     let start = Instant::now();
-    handles.into_iter().for_each(S::join);
-    start.elapsed()
+    let returned = handles.into_iter().map(S::join).collect();
+    (start.elapsed(), returned)
 }
 
 fn spawn_join<S: Blocking>(turns: usize) -> Duration {
@@ -95,7 +117,7 @@ fn skynet<S: Blocking>(leaves: usize) -> Vec<Reading> {
     let start = Instant::now();
     let sum = S::join(S::spawn(move || node::<S>(0, leaves)));
     let took = start.elapsed();
-    assert_eq!(sum, super::skynet_sum(leaves), "the leaves were not all counted once");
+    assert_eq!(sum, super::sum_below(leaves), "the leaves were not all counted once");
     super::whole(Reading::new("", "ms", took.as_secs_f64() * 1e3))
 }
 
@@ -136,21 +158,22 @@ fn wake<S: Blocking>(job: &Job) -> Vec<Reading> {
     super::latencies(late_ns)
 }
 
-fn timers<S: Blocking>(tasks: usize) -> Vec<Reading> {
-    let oversleep = Oversleep::new(tasks);
+fn timers<S: Blocking>(job: &Job, wave: &str) -> Vec<Reading> {
+    let oversleep = Oversleep::new(job.tasks);
+    let longest_ms = job.turns;
     let cpu = proc::cpu_time();
     let spawn = |index| {
         let oversleep = oversleep.clone();
         S::spawn(move || {
-            let span = Oversleep::span(index);
+            let span = Oversleep::span(index, longest_ms);
             let deadline = Instant::now() + span;
             S::sleep(span);
             oversleep.note(index, deadline);
         })
     };
-    let handles: Vec<_> = (0..tasks).map(spawn).collect();
+    let handles: Vec<_> = (0..job.tasks).map(spawn).collect();
     handles.into_iter().for_each(S::join);
-    oversleep.readings(cpu)
+    oversleep.readings(wave, cpu)
 }
 
 fn parked<S: Blocking>(tasks: usize) -> Vec<Reading> {

@@ -1,14 +1,19 @@
 //! The work of systems whose tasks are futures. It follows `blocking` deed by deed.
 
+pub(crate) mod channels;
+pub(crate) mod locks;
+
 use std::iter;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Arrivals, IDLE_TIMER, LOOK, Latency, Line, Oversleep, PARKED_WARM_UP, Pace, SETTLE, SKYNET_CHILDREN};
-use crate::job::{Deed, Job, Reading};
+use super::{Arrivals, IDLE_TIMER, LOOK, Latency, Line, Oversleep, PARKED_WARM_UP, Pace, SETTLE, SKYNET_CHILDREN, WAVES};
+use crate::job::{Deed, Job, Kind, Reading};
 use crate::proc;
+use channels::Channels;
+use locks::Locks;
 
 /// What a system must be able to do; as `blocking::Blocking`.
 pub(crate) trait Futures: 'static {
@@ -26,7 +31,15 @@ pub(crate) trait Futures: 'static {
 }
 
 /// Does `job` on `S`.
-pub(crate) fn perform<S: Futures>(job: &Job) -> Vec<Reading> {
+pub(crate) fn perform<S: Futures + Locks + Channels>(job: &Job) -> Vec<Reading> {
+    match job.deed.kind() {
+        Kind::Lock => locks::perform::<S, S>(job),
+        Kind::Channel => channels::perform::<S, S>(job),
+        Kind::Switch | Kind::Task => perform_tasks::<S>(job),
+    }
+}
+
+fn perform_tasks<S: Futures>(job: &Job) -> Vec<Reading> {
     let job = *job;
     S::run(&job, async move {
         match job.deed {
@@ -35,10 +48,16 @@ pub(crate) fn perform<S: Futures>(job: &Job) -> Vec<Reading> {
             Deed::SpawnAll => paced(&job, job.tasks, |turns| spawn_all::<S>(job.tasks, turns)).await,
             Deed::Skynet => skynet::<S>(job.tasks).await,
             Deed::Wake => wake::<S>(&job).await,
-            Deed::Timers => timers::<S>(job.tasks).await,
+            Deed::Timers => {
+                let mut readings = Vec::new();
+                for wave in WAVES {
+                    readings.extend(timers::<S>(&job, wave).await);
+                }
+                readings
+            }
             Deed::Parked => parked::<S>(job.tasks).await,
             Deed::Idle => idle::<S>(&job).await,
-            Deed::Switch | Deed::SwitchNested => panic!("futures switch no stacks"),
+            other => panic!("futures cannot do {other:?}, or it is not about tasks"),
         }
     })
 }
@@ -58,14 +77,25 @@ async fn paced<F: Future<Output = Duration> + Send>(
 }
 
 async fn yields<S: Futures>(tasks: usize, turns: usize) -> Duration {
+    let work = |_| async move {
+        for _ in 0..turns {
+            S::yield_now().await;
+        }
+    };
+    together::<S, _>(tasks, work).await.0
+}
+
+/// Runs `work` in so many tasks, which have all started before the clock does; and what they return.
+async fn together<S: Futures, W: Future<Output: Send> + Send + 'static>(
+    tasks: usize,
+    work: impl Fn(usize) -> W + Send,
+) -> (Duration, Vec<W::Output>) {
     let line = Line::of(tasks);
     let spawn = |index| {
-        let line = line.clone();
+        let (line, work) = (line.clone(), work(index));
         S::spawn(async move {
             S::wait(line.stand(index, S::bell())).await;
-            for _ in 0..turns {
-                S::yield_now().await;
-            }
+            work.await
         })
     };
     let handles: Vec<_> = (0..tasks).map(spawn).collect();
@@ -74,10 +104,11 @@ async fn yields<S: Futures>(tasks: usize, turns: usize) -> Duration {
     }
     line.ring(S::ring);
     let start = Instant::now();
+    let mut returned = Vec::with_capacity(tasks);
     for handle in handles {
-        S::join(handle).await;
+        returned.push(S::join(handle).await);
     }
-    start.elapsed()
+    (start.elapsed(), returned)
 }
 
 async fn spawn_join<S: Futures>(turns: usize) -> Duration {
@@ -118,7 +149,7 @@ async fn skynet<S: Futures>(leaves: usize) -> Vec<Reading> {
     let start = Instant::now();
     let sum = S::join(S::spawn(node::<S>(0, leaves))).await;
     let took = start.elapsed();
-    assert_eq!(sum, super::skynet_sum(leaves), "the leaves were not all counted once");
+    assert_eq!(sum, super::sum_below(leaves), "the leaves were not all counted once");
     super::whole(Reading::new("", "ms", took.as_secs_f64() * 1e3))
 }
 
@@ -159,23 +190,24 @@ async fn wake<S: Futures>(job: &Job) -> Vec<Reading> {
     super::latencies(late_ns)
 }
 
-async fn timers<S: Futures>(tasks: usize) -> Vec<Reading> {
-    let oversleep = Oversleep::new(tasks);
+async fn timers<S: Futures>(job: &Job, wave: &str) -> Vec<Reading> {
+    let oversleep = Oversleep::new(job.tasks);
+    let longest_ms = job.turns;
     let cpu = proc::cpu_time();
     let spawn = |index| {
         let oversleep = oversleep.clone();
         S::spawn(async move {
-            let span = Oversleep::span(index);
+            let span = Oversleep::span(index, longest_ms);
             let deadline = Instant::now() + span;
             S::sleep(span).await;
             oversleep.note(index, deadline);
         })
     };
-    let handles: Vec<_> = (0..tasks).map(spawn).collect();
+    let handles: Vec<_> = (0..job.tasks).map(spawn).collect();
     for handle in handles {
         S::join(handle).await;
     }
-    oversleep.readings(cpu)
+    oversleep.readings(wave, cpu)
 }
 
 async fn parked<S: Futures>(tasks: usize) -> Vec<Reading> {

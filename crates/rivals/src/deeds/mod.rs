@@ -8,6 +8,7 @@ pub(crate) mod futures;
 pub(crate) mod raw;
 
 use std::arch::asm;
+use std::ops::DerefMut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
@@ -22,8 +23,6 @@ use crate::stats::quantile;
 pub(crate) const SKYNET_CHILDREN: usize = 10;
 /// Time between two wakes from a thread: 1000 per second.
 const WAKE_GAP: Duration = Duration::from_millis(1);
-/// Longest sleep of `Timers`.
-const TIMER_MS_MAX: u64 = 1000;
 /// Sleep of the one timer of `Idle`: longer than any measurement.
 pub(crate) const IDLE_TIMER: Duration = Duration::from_secs(100);
 /// How long parked tasks are left alone before their memory is read: allocators and schedulers may still tidy up.
@@ -32,6 +31,24 @@ pub(crate) const SETTLE: Duration = Duration::from_millis(300);
 pub(crate) const LOOK: Duration = Duration::from_millis(5);
 /// Tasks that run before memory is read first, so that the workers themselves are not counted.
 pub(crate) const PARKED_WARM_UP: usize = 16;
+/// Of so many turns at a lock of `RwLock` one is a write.
+const TURNS_PER_WRITE: usize = 10;
+/// Tasks that send in `TwoToOne` and `TwoToTwo`.
+pub(crate) const PRODUCERS: usize = 2;
+/// Places of their channel.
+pub(crate) const CHANNEL_PLACES: usize = 1024;
+/// Ends a consumer of theirs. Why not the end of the senders: with several consumers, may's channel sometimes forgets to tell one.
+pub(crate) const LAST_MESSAGE: u64 = u64::MAX;
+/// Channels of `Select`, one producer each.
+pub(crate) const SELECT_CHANNELS: usize = 8;
+/// Places of each: few, so that the receiver often finds all empty and has to wait at all of them.
+pub(crate) const SELECT_PLACES: usize = 1;
+/// Why an operation cannot fail: no task panics under a lock,
+pub(crate) const UNPOISONED: &str = "no task panics under the lock";
+/// a receiver outlives what is sent,
+pub(crate) const RECEIVED: &str = "the receiver is there until all is sent";
+/// and a sender what is received.
+pub(crate) const SENT: &str = "a sender is there until all is received";
 
 /// Finds how many turns fill the budget, as Go's benchmarks do; the runs before the last warm up.
 pub(crate) struct Pace {
@@ -204,6 +221,9 @@ pub(crate) fn latencies(mut late_ns: Vec<u64>) -> Vec<Reading> {
         .into()
 }
 
+/// The waves of `Timers`, and what their figures' names begin with.
+pub(crate) const WAVES: [&str; 2] = ["", "warm-"];
+
 /// Nanoseconds that each of many sleepers overslept.
 pub(crate) struct Oversleep(Box<[AtomicU64]>);
 
@@ -212,23 +232,24 @@ impl Oversleep {
         Arc::new(Self((0..sleepers).map(|_| AtomicU64::new(0)).collect()))
     }
 
-    /// How long sleeper `index` sleeps: evenly spread, and the same in every system.
-    pub(crate) fn span(index: usize) -> Duration {
+    /// How long sleeper `index` sleeps: evenly spread up to `longest_ms`, and the same in every system.
+    pub(crate) fn span(index: usize, longest_ms: usize) -> Duration {
         // Knuth's multiplicative hash: neighbours sleep for quite different times.
         let hash = (index as u64).wrapping_mul(2_654_435_761) & 0xffff_ffff;
-        Duration::from_micros(1000 + hash * (TIMER_MS_MAX - 1) * 1000 / 0xffff_ffff)
+        Duration::from_micros(1000 + hash * (longest_ms as u64 - 1) * 1000 / 0xffff_ffff)
     }
 
     pub(crate) fn note(&self, index: usize, deadline: Instant) {
         self.0[index].store(Instant::now().saturating_duration_since(deadline).as_nanos() as u64, Relaxed);
     }
 
-    /// CPU time since `cpu` and lateness.
-    pub(crate) fn readings(&self, cpu: Duration) -> Vec<Reading> {
+    /// CPU time since `cpu` and lateness, as figures of `wave`.
+    pub(crate) fn readings(&self, wave: &str, cpu: Duration) -> Vec<Reading> {
         let used = proc::cpu_time() - cpu;
         let mut readings = latencies(self.0.iter().map(|late| late.load(Relaxed)).collect());
         readings.truncate(2);
         readings.insert(0, Reading::new("cpu", "ms", used.as_secs_f64() * 1e3));
+        readings.iter_mut().for_each(|reading| reading.metric.insert_str(0, wave));
         readings
     }
 }
@@ -250,9 +271,30 @@ pub(crate) fn whole(time: Reading) -> Vec<Reading> {
     vec![time, Reading::new("peak", "MB", proc::peak_bytes() as f64 / 1e6)]
 }
 
-/// What the leaves of a tree add up to.
-pub(crate) fn skynet_sum(leaves: usize) -> u64 {
-    (0..leaves as u64).sum()
+/// What the numbers below `end` add up to.
+pub(crate) fn sum_below(end: usize) -> u64 {
+    (0..end as u64).sum()
+}
+
+/// Adds one to what a lock guards, and says what it is then.
+pub(crate) fn add(mut sum: impl DerefMut<Target = u64>) -> u64 {
+    *sum += 1;
+    *sum
+}
+
+/// Whether turn `turn` of task `index` writes: tasks write at different turns.
+pub(crate) fn is_write(index: usize, turn: usize) -> bool {
+    (index + turn).is_multiple_of(TURNS_PER_WRITE)
+}
+
+/// All writes of `tasks` tasks of `turns` turns each.
+pub(crate) fn writes(tasks: usize, turns: usize) -> u64 {
+    (0..tasks).map(|index| ((index + turns).div_ceil(TURNS_PER_WRITE) - index.div_ceil(TURNS_PER_WRITE)) as u64).sum()
+}
+
+/// The longest time that a task needed for one turn at a lock.
+pub(crate) fn wait_reading(longest_ns: u64) -> Vec<Reading> {
+    vec![Reading::new("", "us", longest_ns as f64 / 1e3)]
 }
 
 #[cfg(test)]
@@ -277,8 +319,16 @@ mod tests {
     }
 
     #[test]
+    fn one_turn_of_ten_writes() {
+        let counted =
+            (0..7).flat_map(|index| (0..93).map(move |turn| (index, turn))).filter(|&(index, turn)| is_write(index, turn)).count();
+        assert_eq!(writes(7, 93), counted as u64);
+        assert_eq!(writes(100, 10), 100);
+    }
+
+    #[test]
     fn sleeps_are_spread_over_the_second() {
-        let spans: Vec<_> = (0..1000).map(Oversleep::span).collect();
+        let spans: Vec<_> = (0..1000).map(|index| Oversleep::span(index, 1000)).collect();
         assert!(spans.iter().all(|span| (1..=1000).contains(&span.as_millis())));
         let early = spans.iter().filter(|span| span.as_millis() < 500).count();
         assert!((450..550).contains(&early), "{early} of 1000 are in the first half");

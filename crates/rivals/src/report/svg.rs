@@ -34,8 +34,8 @@ impl Theme {
         match (side, self) {
             (Side::Ours, Self::Light) => "#0969da",
             (Side::Ours, Self::Dark) => "#4493f8",
-            (Side::Rival, Self::Light) => "#afb8c1",
-            (Side::Rival, Self::Dark) => "#656c76",
+            (Side::Runtime | Side::Rival, Self::Light) => "#afb8c1",
+            (Side::Runtime | Side::Rival, Self::Dark) => "#656c76",
             (Side::Limit, Self::Light) => "#d8c9a8",
             (Side::Limit, Self::Dark) => "#7d6a3f",
         }

@@ -1,11 +1,16 @@
-//! may: coroutines with its default stack of 32 KiB and pinned workers.
+//! may: coroutines with its default stack of 32 KiB and pinned workers. Its channels have no bounds.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use may::coroutine::{self, JoinHandle};
-use may::sync::Semphore;
+use may::cqueue;
+use may::sync::{Mutex, RwLock, Semphore, mpmc, mpsc, spsc};
 
 use crate::deeds::blocking::Blocking;
+use crate::deeds::blocking::channels::{Channel, Channels};
+use crate::deeds::blocking::locks::Locks;
+use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT, UNPOISONED};
 use crate::job::Job;
 
 pub(crate) struct May;
@@ -39,5 +44,80 @@ impl Blocking for May {
     }
     fn wait(bell: &Semphore) {
         bell.wait();
+    }
+}
+
+impl Locks for May {
+    type Mutex = Mutex<u64>;
+    type RwLock = RwLock<u64>;
+
+    fn lock(mutex: &Mutex<u64>) -> impl DerefMut<Target = u64> {
+        mutex.lock().expect(UNPOISONED)
+    }
+    fn read(lock: &RwLock<u64>) -> impl Deref<Target = u64> {
+        lock.read().expect(UNPOISONED)
+    }
+    fn write(lock: &RwLock<u64>) -> impl DerefMut<Target = u64> {
+        lock.write().expect(UNPOISONED)
+    }
+}
+
+/// With one consumer.
+pub(crate) struct Mpsc;
+
+impl Channel for Mpsc {
+    type Sender = mpsc::Sender<u64>;
+    type Receiver = mpsc::Receiver<u64>;
+
+    fn channel(_: usize) -> (mpsc::Sender<u64>, mpsc::Receiver<u64>) {
+        mpsc::channel()
+    }
+    fn send(sender: &mpsc::Sender<u64>, message: u64) {
+        sender.send(message).expect(RECEIVED);
+    }
+    fn receive(receiver: &mpsc::Receiver<u64>) -> Option<u64> {
+        receiver.recv().ok()
+    }
+}
+
+/// With several.
+pub(crate) struct Mpmc;
+
+impl Channel for Mpmc {
+    type Sender = mpmc::Sender<u64>;
+    type Receiver = mpmc::Receiver<u64>;
+
+    fn channel(_: usize) -> (mpmc::Sender<u64>, mpmc::Receiver<u64>) {
+        mpmc::channel()
+    }
+    fn send(sender: &mpmc::Sender<u64>, message: u64) {
+        sender.send(message).expect(RECEIVED);
+    }
+    fn receive(receiver: &mpmc::Receiver<u64>) -> Option<u64> {
+        receiver.recv().ok()
+    }
+}
+
+impl Channels for May {
+    type One = Mpsc;
+    type Many = Mpmc;
+
+    /// A queue of events with one coroutine per channel, as `loop_select!` makes it. `select!` may receive from several channels and drop all but one message.
+    fn select(receivers: [mpsc::Receiver<u64>; SELECT_CHANNELS], messages: usize) -> u64 {
+        cqueue::scope(|queue| {
+            for (token, receiver) in receivers.into_iter().enumerate() {
+                queue.add(token, move |events| {
+                    while let Ok(message) = receiver.recv() {
+                        events.send(message as usize);
+                    }
+                });
+            }
+            (0..messages).map(|_| queue.poll(None).expect("every channel has a coroutine").extra as u64).sum()
+        })
+    }
+    fn oneshot(message: u64) -> u64 {
+        let (sender, receiver) = spsc::channel();
+        sender.send(message).expect(RECEIVED);
+        receiver.recv().expect(SENT)
     }
 }

@@ -12,7 +12,7 @@ mod threads;
 mod tokio;
 
 use crate::deeds::{blocking, futures, raw};
-use crate::job::{Deed, Job, Reading};
+use crate::job::{Deed, Job, Kind, Reading};
 
 /// Tasks of which each is a kernel thread are not made in larger numbers: all processes of the machine share the ids.
 const THREADS_MAX: usize = 2000;
@@ -42,6 +42,9 @@ pub(crate) struct System {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Ours,
+    /// A rival that schedules tasks of its own.
+    Runtime,
+    /// Another rival: what threads use.
     Rival,
     /// A yardstick that no runtime can beat: no rival.
     Limit,
@@ -52,8 +55,16 @@ pub(crate) const ALL: &[System] = &[
     System {
         name: "sinew",
         about: "settled fibers; for switches, the library's switch file alone",
-        takes: |_| Takes::Yes,
-        perform: |job| if is_switch(job) { raw::perform::<sinew::Switch>(job) } else { blocking::perform::<sinew::Sinew>(job) },
+        takes: |job| match job.deed.kind() {
+            Kind::Lock if job.deed == Deed::RwLock => Takes::Refuses("not offered: still being built"),
+            Kind::Channel => Takes::Refuses("not offered: still being built"),
+            _ => Takes::Yes,
+        },
+        perform: |job| match job.deed.kind() {
+            Kind::Switch => raw::perform::<sinew::Switch>(job),
+            Kind::Lock => blocking::locks::perform::<sinew::Sinew, sinew::Sinew>(job),
+            _ => blocking::perform_tasks::<sinew::Sinew>(job),
+        },
         version: || locked("sinew"),
         side: Side::Ours,
     },
@@ -61,7 +72,7 @@ pub(crate) const ALL: &[System] = &[
         name: "sinew-yield",
         about: "two real fibers of a runtime that call `yield_now`, beside the bare switch",
         takes: |job| if job.deed == Deed::SwitchNested { Takes::Yes } else { Takes::No },
-        perform: blocking::perform::<sinew::Sinew>,
+        perform: blocking::perform_tasks::<sinew::Sinew>,
         version: || locked("sinew"),
         side: Side::Ours,
     },
@@ -71,7 +82,7 @@ pub(crate) const ALL: &[System] = &[
         takes: |job| if job.workers == 1 { schedules(job) } else { Takes::No },
         perform: futures::perform::<tokio::CurrentThread>,
         version: || locked("tokio"),
-        side: Side::Rival,
+        side: Side::Runtime,
     },
     System {
         name: "tokio-mt",
@@ -79,7 +90,7 @@ pub(crate) const ALL: &[System] = &[
         takes: schedules,
         perform: futures::perform::<tokio::MultiThread>,
         version: || locked("tokio"),
-        side: Side::Rival,
+        side: Side::Runtime,
     },
     System {
         name: "may",
@@ -87,15 +98,18 @@ pub(crate) const ALL: &[System] = &[
         takes: schedules,
         perform: blocking::perform::<may::May>,
         version: || locked("may"),
-        side: Side::Rival,
+        side: Side::Runtime,
     },
     System {
         name: "smol",
         about: "one executor that every worker thread runs",
         takes: schedules,
         perform: futures::perform::<smol::Smol>,
-        version: || locked("smol").and_then(|smol| Ok(format!("{smol} (async-executor {})", locked("async-executor")?))),
-        side: Side::Rival,
+        version: || {
+            let parts = ["async-executor", "async-lock", "async-channel"].map(|part| Ok::<_, String>(format!("{part} {}", locked(part)?)));
+            Ok(format!("{} ({})", locked("smol")?, parts.into_iter().collect::<Result<Vec<_>, _>>()?.join(", ")))
+        },
+        side: Side::Runtime,
     },
     System {
         name: "go",
@@ -103,20 +117,52 @@ pub(crate) const ALL: &[System] = &[
         takes: schedules,
         perform: go::perform,
         version: go::version,
-        side: Side::Rival,
+        side: Side::Runtime,
     },
     System {
         name: "threads",
-        about: "std::thread; with one worker, all on one CPU",
+        about: "std::thread, its locks and channels; with one worker, all on one CPU",
         takes: threads_take,
         perform: blocking::perform::<threads::Threads>,
         version: || Ok(env!("RIVALS_RUSTC").into()),
         side: Side::Rival,
     },
     System {
+        name: "tokio-std",
+        about: "tokio-mt with the standard library's locks, as its documentation advises where nothing is awaited under them",
+        takes: |job| only(job, Kind::Lock),
+        perform: futures::locks::perform::<tokio::MultiThread, futures::locks::Plain<threads::Threads>>,
+        version: || locked("tokio"),
+        side: Side::Runtime,
+    },
+    System {
+        name: "parking_lot",
+        about: "threads with its locks",
+        takes: |job| only(job, Kind::Lock),
+        perform: blocking::locks::perform::<threads::Threads, threads::ParkingLot>,
+        version: || locked("parking_lot"),
+        side: Side::Rival,
+    },
+    System {
+        name: "crossbeam",
+        about: "threads with the channels of crossbeam-channel",
+        takes: |job| only(job, Kind::Channel),
+        perform: blocking::channels::perform::<threads::Threads, threads::Crossbeam>,
+        version: || locked("crossbeam-channel"),
+        side: Side::Rival,
+    },
+    System {
+        name: "flume",
+        about: "threads with its channels",
+        takes: |job| only(job, Kind::Channel),
+        perform: blocking::channels::perform::<threads::Threads, threads::Flume>,
+        version: || locked("flume"),
+        side: Side::Rival,
+    },
+    System {
         name: "corosensei",
         about: "its switch, bare",
-        takes: switch_only,
+        takes: |job| only(job, Kind::Switch),
         perform: corosensei::perform,
         version: || locked("corosensei"),
         side: Side::Rival,
@@ -146,11 +192,11 @@ pub(crate) fn named(name: &str) -> Result<&'static System, String> {
 }
 
 fn is_switch(job: &Job) -> bool {
-    matches!(job.deed, Deed::Switch | Deed::SwitchNested)
+    job.deed.kind() == Kind::Switch
 }
 
-fn switch_only(job: &Job) -> Takes {
-    if is_switch(job) { Takes::Yes } else { Takes::No }
+fn only(job: &Job, kind: Kind) -> Takes {
+    if job.deed.kind() == kind { Takes::Yes } else { Takes::No }
 }
 
 /// Every schedulable job with the system's own stacks, if it has any.
@@ -161,6 +207,7 @@ fn schedules(job: &Job) -> Takes {
 fn threads_take(job: &Job) -> Takes {
     match schedules(job) {
         Takes::Yes if job.tasks > THREADS_MAX => Takes::Refuses("not tried: so many kernel threads would take the machine's process ids"),
+        Takes::Yes if job.deed == Deed::Select => Takes::Refuses("not offered: the standard library has no select"),
         takes => takes,
     }
 }

@@ -1,10 +1,14 @@
 //! Sinew: settled fibers, a runtime with the asked number of workers, all else by default.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use sinew::sync::Mutex;
 use sinew::{Fiber, JoinHandle, Runtime};
 
+use super::threads;
 use crate::deeds::blocking::Blocking;
+use crate::deeds::blocking::locks::Locks;
 use crate::deeds::raw::Raw;
 use crate::job::Job;
 
@@ -58,5 +62,21 @@ impl Raw for Switch {
     unsafe fn switch(save: *mut *mut u8, to: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { sinew::hidden::switch::switch(save, to) }
+    }
+}
+
+impl Locks for Sinew {
+    type Mutex = Mutex<u64>;
+    /// A stand-in that no job uses: Sinew's own is still being built.
+    type RwLock = std::sync::RwLock<u64>;
+
+    fn lock(mutex: &Mutex<u64>) -> impl DerefMut<Target = u64> {
+        mutex.lock()
+    }
+    fn read(lock: &std::sync::RwLock<u64>) -> impl Deref<Target = u64> {
+        threads::Threads::read(lock)
+    }
+    fn write(lock: &std::sync::RwLock<u64>) -> impl DerefMut<Target = u64> {
+        threads::Threads::write(lock)
     }
 }

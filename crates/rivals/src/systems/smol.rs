@@ -1,13 +1,19 @@
 //! smol: one executor that the asked number of threads run, as `smol::spawn` itself sets it up.
 
 use std::future::pending;
+use std::ops::{Deref, DerefMut};
 use std::thread;
 use std::time::Duration;
 
-use smol::lock::Semaphore;
+use smol::channel::{self, Receiver, Sender};
+use smol::future::race;
+use smol::lock::{Mutex, RwLock, Semaphore};
 use smol::{Executor, Task, Timer};
 
 use crate::deeds::futures::Futures;
+use crate::deeds::futures::channels::{Channel, Channels};
+use crate::deeds::futures::locks::Locks;
+use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT};
 use crate::job::Job;
 
 static EXECUTOR: Executor<'static> = Executor::new();
@@ -44,5 +50,54 @@ impl Futures for Smol {
     }
     async fn wait(bell: &Semaphore) {
         bell.acquire().await.forget();
+    }
+}
+
+impl Locks for Smol {
+    type Mutex = Mutex<u64>;
+    type RwLock = RwLock<u64>;
+
+    async fn lock(mutex: &Mutex<u64>) -> impl DerefMut<Target = u64> {
+        mutex.lock().await
+    }
+    async fn read(lock: &RwLock<u64>) -> impl Deref<Target = u64> {
+        lock.read().await
+    }
+    async fn write(lock: &RwLock<u64>) -> impl DerefMut<Target = u64> {
+        lock.write().await
+    }
+}
+
+/// The channel of the crate `async-channel`.
+pub(crate) struct Async;
+
+impl Channel for Async {
+    type Sender = Sender<u64>;
+    type Receiver = Receiver<u64>;
+
+    fn channel(places: usize) -> (Sender<u64>, Receiver<u64>) {
+        channel::bounded(places)
+    }
+    async fn send(sender: &Sender<u64>, message: u64) {
+        sender.send(message).await.expect(RECEIVED);
+    }
+    async fn receive(receiver: &mut Receiver<u64>) -> Option<u64> {
+        receiver.recv().await.ok()
+    }
+}
+
+impl Channels for Smol {
+    type One = Async;
+    type Many = Async;
+
+    /// `race` is what smol has: a future of two futures.
+    async fn select([a, b, c, d, e, f, g, h]: [Receiver<u64>; SELECT_CHANNELS], messages: usize) -> u64 {
+        let mut sum = 0;
+        for _ in 0..messages {
+            let first = race(race(a.recv(), b.recv()), race(c.recv(), d.recv()));
+            let last = race(race(e.recv(), f.recv()), race(g.recv(), h.recv()));
+            sum += race(first, last).await.expect(SENT);
+        }
+        sum
     }
 }

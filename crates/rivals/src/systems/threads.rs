@@ -1,9 +1,14 @@
-//! The standard library's threads: what a program does without a runtime.
+//! The standard library's threads, locks and channels: what a program does without a runtime. And the locks and channels of crates that threads use.
 
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
 use crate::deeds::blocking::Blocking;
+use crate::deeds::blocking::channels::{Channel, Channels};
+use crate::deeds::blocking::locks::Locks;
+use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT, UNPOISONED};
 use crate::job::Job;
 
 pub(crate) struct Threads;
@@ -50,4 +55,154 @@ fn stay_on_one_cpu() {
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
     };
     assert_eq!(failed, 0, "this process cannot be kept on one CPU");
+}
+
+impl Locks for Threads {
+    type Mutex = Mutex<u64>;
+    type RwLock = RwLock<u64>;
+
+    fn lock(mutex: &Mutex<u64>) -> impl DerefMut<Target = u64> {
+        mutex.lock().expect(UNPOISONED)
+    }
+    fn read(lock: &RwLock<u64>) -> impl Deref<Target = u64> {
+        lock.read().expect(UNPOISONED)
+    }
+    fn write(lock: &RwLock<u64>) -> impl DerefMut<Target = u64> {
+        lock.write().expect(UNPOISONED)
+    }
+}
+
+impl Channels for Threads {
+    type One = Mpsc;
+    type Many = Book;
+
+    fn select(_: [mpsc::Receiver<u64>; SELECT_CHANNELS], _: usize) -> u64 {
+        panic!("the standard library has no select");
+    }
+}
+
+/// The standard library's channel.
+pub(crate) struct Mpsc;
+
+impl Channel for Mpsc {
+    type Sender = mpsc::SyncSender<u64>;
+    type Receiver = mpsc::Receiver<u64>;
+
+    fn channel(places: usize) -> (mpsc::SyncSender<u64>, mpsc::Receiver<u64>) {
+        mpsc::sync_channel(places)
+    }
+    fn send(sender: &mpsc::SyncSender<u64>, message: u64) {
+        sender.send(message).expect(RECEIVED);
+    }
+    fn receive(receiver: &mpsc::Receiver<u64>) -> Option<u64> {
+        receiver.recv().ok()
+    }
+}
+
+/// Its receiver shared under a lock, as in the thread pool of the Rust book.
+pub(crate) struct Book;
+
+impl Channel for Book {
+    type Sender = mpsc::SyncSender<u64>;
+    type Receiver = Arc<Mutex<mpsc::Receiver<u64>>>;
+
+    fn channel(places: usize) -> (mpsc::SyncSender<u64>, Self::Receiver) {
+        let (sender, receiver) = mpsc::sync_channel(places);
+        (sender, Arc::new(Mutex::new(receiver)))
+    }
+    fn send(sender: &mpsc::SyncSender<u64>, message: u64) {
+        Mpsc::send(sender, message);
+    }
+    fn receive(receiver: &Self::Receiver) -> Option<u64> {
+        receiver.lock().expect(UNPOISONED).recv().ok()
+    }
+}
+
+/// The locks of the crate `parking_lot`.
+pub(crate) struct ParkingLot;
+
+impl Locks for ParkingLot {
+    type Mutex = parking_lot::Mutex<u64>;
+    type RwLock = parking_lot::RwLock<u64>;
+
+    fn lock(mutex: &parking_lot::Mutex<u64>) -> impl DerefMut<Target = u64> {
+        mutex.lock()
+    }
+    fn read(lock: &parking_lot::RwLock<u64>) -> impl Deref<Target = u64> {
+        lock.read()
+    }
+    fn write(lock: &parking_lot::RwLock<u64>) -> impl DerefMut<Target = u64> {
+        lock.write()
+    }
+}
+
+/// The channels of the crate `crossbeam-channel`.
+pub(crate) struct Crossbeam;
+
+impl Channel for Crossbeam {
+    type Sender = crossbeam_channel::Sender<u64>;
+    type Receiver = crossbeam_channel::Receiver<u64>;
+
+    fn channel(places: usize) -> (Self::Sender, Self::Receiver) {
+        crossbeam_channel::bounded(places)
+    }
+    fn send(sender: &Self::Sender, message: u64) {
+        sender.send(message).expect(RECEIVED);
+    }
+    fn receive(receiver: &Self::Receiver) -> Option<u64> {
+        receiver.recv().ok()
+    }
+}
+
+impl Channels for Crossbeam {
+    type One = Self;
+    type Many = Self;
+
+    fn select([a, b, c, d, e, f, g, h]: [crossbeam_channel::Receiver<u64>; SELECT_CHANNELS], messages: usize) -> u64 {
+        let receive = || {
+            crossbeam_channel::select! {
+                recv(a) -> message => message,
+                recv(b) -> message => message,
+                recv(c) -> message => message,
+                recv(d) -> message => message,
+                recv(e) -> message => message,
+                recv(f) -> message => message,
+                recv(g) -> message => message,
+                recv(h) -> message => message,
+            }
+        };
+        (0..messages).map(|_| receive().expect(SENT)).sum()
+    }
+}
+
+/// The channels of the crate `flume`.
+pub(crate) struct Flume;
+
+impl Channel for Flume {
+    type Sender = flume::Sender<u64>;
+    type Receiver = flume::Receiver<u64>;
+
+    fn channel(places: usize) -> (Self::Sender, Self::Receiver) {
+        flume::bounded(places)
+    }
+    fn send(sender: &Self::Sender, message: u64) {
+        sender.send(message).expect(RECEIVED);
+    }
+    fn receive(receiver: &Self::Receiver) -> Option<u64> {
+        receiver.recv().ok()
+    }
+}
+
+impl Channels for Flume {
+    type One = Self;
+    type Many = Self;
+
+    fn select(receivers: [flume::Receiver<u64>; SELECT_CHANNELS], messages: usize) -> u64 {
+        let receive = |_| {
+            let none = flume::Selector::new();
+            let any = receivers.iter().fold(none, |selector, receiver| selector.recv(receiver, |message| message.expect(SENT)));
+            any.wait()
+        };
+        (0..messages).map(receive).sum()
+    }
 }

@@ -1,12 +1,17 @@
 //! tokio: the multi-thread runtime and the current-thread one, both with all drivers on, as `#[tokio::main]` sets them up.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify, RwLock, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::smol::Async;
 use crate::deeds::futures::Futures;
+use crate::deeds::futures::channels::{Channel, Channels};
+use crate::deeds::futures::locks::Locks;
+use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT};
 use crate::job::Job;
 
 /// Which of the two runtimes.
@@ -55,5 +60,67 @@ impl<const WORKERS: bool> Futures for Tokio<WORKERS> {
     }
     fn wait(bell: &Notify) -> impl Future<Output = ()> + Send {
         bell.notified()
+    }
+}
+
+impl<const WORKERS: bool> Locks for Tokio<WORKERS> {
+    type Mutex = Mutex<u64>;
+    type RwLock = RwLock<u64>;
+
+    async fn lock(mutex: &Mutex<u64>) -> impl DerefMut<Target = u64> {
+        mutex.lock().await
+    }
+    async fn read(lock: &RwLock<u64>) -> impl Deref<Target = u64> {
+        lock.read().await
+    }
+    async fn write(lock: &RwLock<u64>) -> impl DerefMut<Target = u64> {
+        lock.write().await
+    }
+}
+
+pub(crate) struct Mpsc;
+
+impl Channel for Mpsc {
+    type Sender = mpsc::Sender<u64>;
+    type Receiver = mpsc::Receiver<u64>;
+
+    fn channel(places: usize) -> (mpsc::Sender<u64>, mpsc::Receiver<u64>) {
+        mpsc::channel(places)
+    }
+    async fn send(sender: &mpsc::Sender<u64>, message: u64) {
+        sender.send(message).await.expect(RECEIVED);
+    }
+    async fn receive(receiver: &mut mpsc::Receiver<u64>) -> Option<u64> {
+        receiver.recv().await
+    }
+}
+
+impl<const WORKERS: bool> Channels for Tokio<WORKERS> {
+    type One = Mpsc;
+    /// tokio has none; its tutorial names this one.
+    type Many = Async;
+
+    async fn select(receivers: [mpsc::Receiver<u64>; SELECT_CHANNELS], messages: usize) -> u64 {
+        let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = receivers;
+        let mut sum = 0;
+        for _ in 0..messages {
+            let message = tokio::select! {
+                message = a.recv() => message,
+                message = b.recv() => message,
+                message = c.recv() => message,
+                message = d.recv() => message,
+                message = e.recv() => message,
+                message = f.recv() => message,
+                message = g.recv() => message,
+                message = h.recv() => message,
+            };
+            sum += message.expect(SENT);
+        }
+        sum
+    }
+    async fn oneshot(message: u64) -> u64 {
+        let (sender, receiver) = oneshot::channel();
+        sender.send(message).expect(RECEIVED);
+        receiver.await.expect(SENT)
     }
 }

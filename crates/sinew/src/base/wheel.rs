@@ -1,39 +1,40 @@
-//! Deadlines in order: arming and disarming in constant time, entries linked through the waiting frames themselves.
+//! Deadlines in order: arming and disarming in constant time, entries linked through what waits.
 //!
-//! Nine levels of 64 slots; a slot of level n spans 64^n ticks of 1,024 ns, so 292 years fit. An entry sits at the level of the highest
-//! group of six bits in which its tick differs from the wheel's, and moves down as the wheel approaches: at most eight
-//! moves in its life, none if it is disarmed first, as most deadlines are. A binary heap was rejected: it costs log n and a back-pointer per
+//! Seven levels of 256 slots; a slot of level n spans 256^n ticks of 1,024 ns, so a thousand years fit. An entry sits at the level of the highest
+//! group of eight bits in which its tick differs from the wheel's, and moves down as the wheel approaches: a sleep of less than 67 ms moves once at most, one of 17 s twice; none does that is
+//! disarmed first, as most deadlines are. With 64 slots to a level they moved once more, and whatever began a slot of 268 ms moved all of its sleepers at once. A binary heap was rejected: it costs log n and a back-pointer per
 //! entry, and either keeps cancelled entries (bthread) or moves others to fill the hole.
 //!
 //! # Picture
 //! ```text
-//! tick  = ..000101 000011        level 0: slots 4..63 hold ticks ..000101 0001xx and up
-//!             |      |           level 1: slots 6..63 hold ticks ..000110 xxxxxx and up
-//!         level 1  level 0       an entry of an upper level is later than all of the levels below it
+//! tick  = ..00000101 00000011    level 0: slots 4..255 hold ticks ..00000101 000001xx and up
+//!               |        |       level 1: slots 6..255 hold ticks ..00000110 xxxxxxxx and up
+//!           level 1  level 0     an entry of an upper level is later than all of the levels below it
 //! ```
 //!
 //! # Invariants
-//! I1. An armed entry is in the ring of exactly the slot it names, and that slot's bit is set; the entry's owner keeps it in place.
+//! I1. An armed entry is in the list of exactly the slot it names, and that slot's bit is set; the entry's owner keeps it in place.
 //! I2. Every armed entry's tick is later than the wheel's. Its slot index at its level is above the wheel's own digit there.
 //! I3. An entry fires when its deadline has passed, never before: ticks are rounded up when armed, down when the clock is read.
 
 use std::cell::Cell;
 use std::ptr;
 
-const LEVELS: usize = 9;
-const DIGIT_BITS: u32 = 6;
+const LEVELS: usize = 7;
+const DIGIT_BITS: u32 = 8;
 const SLOTS: usize = 1 << DIGIT_BITS;
 const TICK_NS_LOG2: u32 = 10;
-/// Ticks ahead of the wheel beyond which a deadline is parked at the top level and looked at again there: 292 years.
+/// Ticks ahead of the wheel beyond which a deadline is parked at the top level and looked at again there: a thousand years.
 const HORIZON: u64 = 1 << (DIGIT_BITS * LEVELS as u32 - 1);
 /// Entries of the earliest slot that are looked at for the exact next deadline; in a fuller slot its start must do.
 const EXACT_SCAN: usize = 64;
 
 const NOT_ARMED: u16 = u16::MAX;
 
-/// One deadline; lives in the frame that waits for it.
+/// One deadline; lives with what waits for it. With many of them each is cold, so whatever the wheel does touches one at a time, and asks for the next ahead.
 pub(crate) struct Entry {
     next: Cell<*const Entry>,
+    /// Null for the first of its slot, and then the slot is asked.
     before: Cell<*const Entry>,
     place: Cell<u16>,
     deadline_ns: Cell<u64>,
@@ -56,17 +57,40 @@ impl Entry {
     }
 }
 
+/// Which slots of a level have entries.
+struct Occupied([u64; SLOTS / 64]);
+
+impl Occupied {
+    fn insert(&mut self, slot: usize) {
+        self.0[slot / 64] |= 1 << (slot % 64);
+    }
+
+    fn remove(&mut self, slot: usize) {
+        self.0[slot / 64] &= !(1 << (slot % 64));
+    }
+
+    fn first(&self) -> Option<usize> {
+        let word = self.0.iter().position(|&bits| bits != 0)?;
+        Some(word * 64 + self.0[word].trailing_zeros() as usize)
+    }
+}
+
 /// The armed deadlines of one thread.
 pub(crate) struct Wheel {
     tick: u64,
     armed: usize,
-    occupied: [u64; LEVELS],
+    occupied: [Occupied; LEVELS],
     slots: [[*const Entry; SLOTS]; LEVELS],
 }
 
 impl Wheel {
     pub(crate) fn new(now_ns: u64) -> Self {
-        Self { tick: now_ns >> TICK_NS_LOG2, armed: 0, occupied: [0; LEVELS], slots: [[ptr::null(); SLOTS]; LEVELS] }
+        Self {
+            tick: now_ns >> TICK_NS_LOG2,
+            armed: 0,
+            occupied: [const { Occupied([0; SLOTS / 64]) }; LEVELS],
+            slots: [[ptr::null(); SLOTS]; LEVELS],
+        }
     }
 
     pub(crate) fn armed(&self) -> usize {
@@ -98,16 +122,12 @@ impl Wheel {
     /// The moment to look again: no entry fires before it. Exact unless very many share the earliest slot; `u64::MAX` if none is armed.
     pub(crate) fn next_deadline_ns(&self) -> u64 {
         let Some((level, slot)) = self.earliest() else { return u64::MAX };
-        let first = self.slots[level][slot];
-        let (mut entry, mut least) = (first, u64::MAX);
+        let (mut entry, mut least) = (self.slots[level][slot], u64::MAX);
         for _ in 0..EXACT_SCAN {
             // SAFETY: I1 - linked entries are valid.
-            let seen = unsafe { &*entry };
+            let Some(seen) = (unsafe { entry.as_ref() }) else { return least };
             least = least.min(seen.deadline_ns.get());
             entry = seen.next.get();
-            if entry == first {
-                return least;
-            }
         }
         self.slot_start(level, slot) << TICK_NS_LOG2
     }
@@ -121,24 +141,20 @@ impl Wheel {
                 break;
             }
             self.tick = start;
-            let mut left = self.slots[level][slot];
-            while !left.is_null() {
-                // SAFETY: I1 - linked entries are valid.
-                let entry = unsafe { &*left };
-                self.unlink(entry);
-                left = self.slots[level][slot];
-                if level == 0 {
-                    self.armed -= 1;
-                    fire(entry);
-                } else {
-                    self.replace(entry, &mut fire);
-                }
+            self.occupied[level].remove(slot);
+            let mut left = std::mem::replace(&mut self.slots[level][slot], ptr::null());
+            // SAFETY: I1 - linked entries are valid; each is let go of before the next is looked at.
+            while let Some(entry) = unsafe { left.as_ref() } {
+                left = entry.next.get();
+                prefetch(left);
+                entry.place.set(NOT_ARMED);
+                self.replace(entry, &mut fire);
             }
         }
         self.tick = self.tick.max(target);
     }
 
-    /// Moves an entry of a slot that has come down a level, or fires it if the slot's start is its very tick.
+    /// Fires an entry whose tick has come; moves another down, from the slot that it was in.
     fn replace(&mut self, entry: &Entry, fire: &mut impl FnMut(&Entry)) {
         if due_tick(entry) <= self.tick {
             self.armed -= 1;
@@ -155,54 +171,57 @@ impl Wheel {
         let level = ((63 - (due ^ self.tick).leading_zeros()) / DIGIT_BITS) as usize;
         let slot = (due >> (level as u32 * DIGIT_BITS)) as usize % SLOTS;
         entry.place.set((level * SLOTS + slot) as u16);
-        let first = self.slots[level][slot];
-        if first.is_null() {
-            entry.next.set(entry);
-            entry.before.set(entry);
-            self.slots[level][slot] = entry;
-            self.occupied[level] |= 1 << slot;
-        } else {
-            // SAFETY: I1 - entries of the ring are valid.
-            let last = unsafe { &*first }.before.get();
-            entry.next.set(first);
-            entry.before.set(last);
-            // SAFETY: I1 - as above.
-            unsafe {
-                (*first).before.set(entry);
-                (*last).next.set(entry);
-            }
+        let next = std::mem::replace(&mut self.slots[level][slot], entry);
+        self.occupied[level].insert(slot);
+        entry.before.set(ptr::null());
+        entry.next.set(next);
+        // SAFETY: I1 - linked entries are valid.
+        if let Some(next) = unsafe { next.as_ref() } {
+            next.before.set(entry);
         }
     }
 
     fn unlink(&mut self, entry: &Entry) {
         let place = entry.place.replace(NOT_ARMED) as usize;
         let (level, slot) = (place / SLOTS, place % SLOTS);
-        let next = entry.next.get();
-        if ptr::eq(next, entry) {
-            self.slots[level][slot] = ptr::null();
-            self.occupied[level] &= !(1 << slot);
-            return;
-        }
-        // SAFETY: I1 - neighbours in the ring are valid.
+        let (next, before) = (entry.next.get(), entry.before.get());
+        // SAFETY: I1 - linked entries are valid.
         unsafe {
-            (*next).before.set(entry.before.get());
-            (*entry.before.get()).next.set(next);
+            if let Some(next) = next.as_ref() {
+                next.before.set(before);
+            }
+            match before.as_ref() {
+                Some(before) => before.next.set(next),
+                None => self.slots[level][slot] = next,
+            }
         }
-        if ptr::eq(self.slots[level][slot], entry) {
-            self.slots[level][slot] = next;
+        if self.slots[level][slot].is_null() {
+            self.occupied[level].remove(slot);
         }
     }
 
     /// Level and slot that come first: the lowest level that has any, there the lowest slot (I2).
     fn earliest(&self) -> Option<(usize, usize)> {
-        let level = self.occupied.iter().position(|&slots| slots != 0)?;
-        Some((level, self.occupied[level].trailing_zeros() as usize))
+        self.occupied.iter().enumerate().find_map(|(level, slots)| Some((level, slots.first()?)))
     }
 
     fn slot_start(&self, level: usize, slot: usize) -> u64 {
         let span = level as u32 * DIGIT_BITS;
         (self.tick >> (span + DIGIT_BITS) << (span + DIGIT_BITS)) | (slot as u64) << span
     }
+}
+
+/// Asks the cache for an entry.
+#[inline(always)]
+fn prefetch(entry: *const Entry) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address, null included, has no effect that a program can see.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(entry.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = entry;
 }
 
 /// The first tick at which the entry's deadline has passed.
@@ -286,7 +305,7 @@ mod tests {
                 unsafe { wheel.disarm(entry) };
             }
             prop_assert_eq!(wheel.armed(), 0);
-            prop_assert!(wheel.occupied.iter().all(|&slots| slots == 0));
+            prop_assert!(wheel.earliest().is_none());
         }
     }
 

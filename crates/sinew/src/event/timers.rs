@@ -1,6 +1,6 @@
 //! The deadlines of one worker's fibers.
 //!
-//! A wait with a deadline keeps its entry in its own frame: arming allocates nothing, and cancelling leaves nothing behind. A settled fiber
+//! A wait with a deadline keeps its entry in its fiber's control block: arming allocates nothing, and cancelling leaves nothing behind. A settled fiber
 //! arms, fires and cancels on its own worker, so there is no lock and no timer thread.
 
 use crate::base::list::List;
@@ -48,14 +48,31 @@ impl Timers {
     pub(crate) fn expire(&mut self, ready: &List<Control>) {
         self.wheel.advance(clock::now_ns(), |entry| {
             let control = entry.owner().cast::<Control>();
-            // SAFETY: an armed entry lies in the frame of a suspended fiber of this worker, so its block is alive; who claims its
+            // SAFETY: an armed entry lies in the block of a suspended fiber of this worker, so that is alive; who claims its
             // wait is the one to queue it (`state.rs`, I2).
             unsafe {
                 if let Some(claimed) = (*control).claim(Cause::TimedOut) {
                     (*control).note_ready();
+                    fetch_stack((*control).sp());
                     ready.push(claimed.control.cast_mut());
                 }
             }
         });
     }
+}
+
+/// Lines of a waiting stack that its fiber needs to go on: what is saved there, and the frames up to the call of `sleep`.
+const LINES: usize = 8;
+
+/// Asks the cache for the top of a stack that has been waiting for long, together with those of all others that are due: their misses overlap.
+#[inline(always)]
+fn fetch_stack(sp: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address has no effect that a program can see.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        (0..LINES).for_each(|line| _mm_prefetch::<_MM_HINT_T0>(sp.wrapping_add(64 * line).cast()));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = sp;
 }

@@ -5,6 +5,7 @@
 //!  line 0   link, sp, home, stack, deepest, id, state, why, join, references, marks   scheduling: all that a switch or a wake touches
 //!  line 1   what to run, name, spawn site, watcher, frames, locals                    touched at spawn and end
 //!  line 2   the closure until the first run, then the outcome                         64 bytes, larger ones in a box
+//!           between them the deadline of a wait
 //! ```
 //! A block is not in its stack: walking a queue would miss the TLB once per fiber, and blocks at the same offset of their stacks would share a handful
 //! of cache sets.
@@ -39,6 +40,7 @@ use std::task::{RawWakerVTable, Waker};
 
 use crate::base::atomic::{AS_IN_MEMORY, AtomicPtr, AtomicU32, AtomicUsize, Relaxed};
 use crate::base::list::Linked;
+use crate::base::wheel::Entry;
 use crate::os::clock;
 use frame::Frame;
 use join::Join;
@@ -59,8 +61,11 @@ const SAMPLE_EVERY: u8 = 64;
 const NO_SUSPEND: u8 = 1 << 0;
 /// It has hooks.
 const HOOKED: u8 = 1 << 1;
-/// Above these: its verdict.
+/// Above these: its verdict, two bits.
 const VERDICT_SHIFT: u32 = 2;
+const VERDICT: u8 = 0b11;
+/// It polls a future.
+const POLLING: u8 = 1 << 4;
 
 /// Names a fiber among all that live, and among the last four billion that had its place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -181,6 +186,17 @@ pub(crate) struct Weak {
 impl Weak {
     pub(crate) fn of(control: &Control) -> Self {
         Self { control, version: control.references.version() }
+    }
+
+    /// All there is to it, in one word: the fiber's id.
+    pub(crate) fn pack(self) -> u64 {
+        // SAFETY: as in `is_alive`.
+        u64::from(self.version) << 32 | u64::from(unsafe { &*self.control }.index)
+    }
+
+    /// What [`pack`](Self::pack) packed.
+    pub(crate) fn unpack(word: u64) -> Self {
+        Self { control: pool::at(word as u32), version: (word >> 32) as u32 }
     }
 
     /// Whether the fiber has not ended, as far as a look without a reference can tell: `false` is certain.
@@ -313,7 +329,7 @@ impl Control {
     }
 
     pub(crate) fn verdict(&self) -> Verdict {
-        match self.marks.get() >> VERDICT_SHIFT {
+        match self.marks.get() >> VERDICT_SHIFT & VERDICT {
             0 => Verdict::Run,
             1 => Verdict::NoStack,
             2 => Verdict::ShutDown,
@@ -355,6 +371,16 @@ impl Control {
         }
     }
 
+    /// Ends a wait for a future, or leaves a token for the next.
+    #[inline]
+    pub(crate) fn wake_task(&self) -> Option<Claimed> {
+        let kind = self.kind();
+        match self.state.wake_task() {
+            Unpark::MakeReady => Some(Claimed { control: self, kind }),
+            Unpark::TokenLeft => None,
+        }
+    }
+
     /// Cancels the fiber; whom to make ready for it, or `Err` if it was cancelled before.
     pub(crate) fn cancel(&self) -> Result<Option<Claimed>, AlreadyCancelled> {
         let kind = self.kind();
@@ -363,6 +389,11 @@ impl Control {
             Cancel::Noted => Ok(None),
             Cancel::Already => Err(AlreadyCancelled),
         }
+    }
+
+    /// Whether nobody has left anything here for its owners, `owners` in number, or can. By itself.
+    pub(crate) fn is_pristine(&self, owners: u32) -> bool {
+        self.references.count() == owners && self.state.is_pristine()
     }
 
     /// One owner more.
@@ -500,6 +531,13 @@ impl Control {
         self.marks.set(if now { self.marks.get() | NO_SUSPEND } else { self.marks.get() & !NO_SUSPEND });
     }
 
+    /// Says whether it polls a future; gives what was said before.
+    pub(crate) fn set_polling(&self, now: bool) -> bool {
+        let marks = self.marks.get();
+        self.marks.set(if now { marks | POLLING } else { marks & !POLLING });
+        marks & POLLING != 0
+    }
+
     pub(crate) fn set_hooked(&self) {
         self.marks.set(self.marks.get() | HOOKED);
     }
@@ -546,6 +584,21 @@ impl Control {
             (control, None) => Watcher::Waiter(control.cast()),
             // SAFETY: `put_watcher` took these parts from a waker, and each watcher is taken once.
             (data, Some(vtable)) => Watcher::Task(unsafe { Waker::new(data, vtable) }),
+        }
+    }
+
+    /// A place for the deadline of a wait. It is not in the waiting frame: with many waits each would be a miss of the cache and of the TLB, and of the page table's line, at every move of the wheel.
+    /// 100,000 sleeps of up to a second, on warm stacks: 580 ms of user time there, 360 here.
+    ///
+    /// # Safety
+    /// By the running fiber itself, in user code, and until that wait is over: its closure is out of the slot, and its outcome not yet in.
+    pub(crate) unsafe fn new_deadline(&self) -> &Entry {
+        const { assert!(size_of::<Entry>() <= INLINE_BYTES && align_of::<Entry>() <= align_of::<Slot>()) };
+        let place = self.slot().cast::<Entry>();
+        // SAFETY: the caller says that the slot is free; it is large enough.
+        unsafe {
+            place.write(Entry::new(ptr::from_ref(self).cast()));
+            &*place
         }
     }
 

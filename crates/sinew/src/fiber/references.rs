@@ -41,6 +41,11 @@ impl References {
         self.version.store(self.version().wrapping_add(1), Relaxed);
     }
 
+    /// Owners, as a look sees them.
+    pub(crate) fn count(&self) -> u32 {
+        self.count.load(Relaxed)
+    }
+
     /// One owner more, by an owner; how many there were.
     #[inline]
     pub(crate) fn retain(&self) -> u32 {

@@ -14,7 +14,7 @@
 //!
 //! # Life of a stack
 //! carved (guard installed, when first needed) -> with a fiber <-> in a worker's cache <-> surplus in the depot, dirty -> trimmed: pages given
-//! back, runs of neighbours in one call, off the hot path. Slabs stay mapped: address space is not memory.
+//! back, runs of neighbours in one call, off the hot path, when they have not been used for a second or two. Slabs stay mapped: address space is not memory.
 //!
 //! # Invariants
 //! I1. A stack is with one fiber, or in one cache, or in the depot (law F1 for stacks).
@@ -22,8 +22,8 @@
 //!     on its own thread's stack again: nobody runs on a stack that others may take (law F4).
 
 use std::io;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use crate::os::lock::Lock;
 use crate::os::memory::{self, Guard};
@@ -161,11 +161,16 @@ pub(crate) struct Depot {
     protected: AtomicUsize,
     /// Stacks on the shelves whose pages are still there.
     dirty: AtomicUsize,
+    /// When idle stacks are looked at next.
+    trim_ns: AtomicU64,
 }
 
 /// Stacks of one class.
 struct Shelf {
+    /// The last ones are given out first.
     dirty: Vec<usize>,
+    /// The least that `dirty` has held since idle stacks were last looked at: so many of its first have not been used since.
+    least: usize,
     clean: Vec<usize>,
     /// Bottom of the next stack to carve from the newest slab, and how many are left in it.
     next: usize,
@@ -176,12 +181,11 @@ struct Shelf {
 }
 
 static DEPOT: Depot = Depot {
-    classes: [const {
-        Lock::new(Shelf { dirty: Vec::new(), clean: Vec::new(), next: 0, left: 0, spare: Vec::new(), slab_stacks: SLAB_STACKS_MIN })
-    }; CLASSES],
+    classes: [const { Lock::new(Shelf::EMPTY) }; CLASSES],
     carved: AtomicUsize::new(0),
     protected: AtomicUsize::new(0),
     dirty: AtomicUsize::new(0),
+    trim_ns: AtomicU64::new(0),
 };
 
 /// The depot of this process.
@@ -200,11 +204,35 @@ impl Depot {
         self.dirty.load(Relaxed)
     }
 
-    /// Gives the pages of idle stacks back: neighbours together in one call.
+    /// Gives the pages of all idle stacks back.
     pub(crate) fn trim(&self) {
+        self.trim_each(|shelf| shelf.dirty.len());
+    }
+
+    /// Gives the pages of stacks back that have been idle since the last such look, if that was `period_ns` ago; whoever asks first does it. Says when to ask again.
+    pub(crate) fn trim_unused(&self, now_ns: u64, period_ns: u64) -> u64 {
+        let due_ns = self.trim_ns.load(Relaxed);
+        let next_ns = now_ns + period_ns;
+        if now_ns < due_ns {
+            return due_ns;
+        }
+        if self.trim_ns.compare_exchange(due_ns, next_ns, Relaxed, Relaxed).is_ok() {
+            self.trim_each(|shelf| shelf.least);
+        }
+        next_ns
+    }
+
+    /// Gives the pages of the coldest idle stacks of each class back, as many as `count` says: neighbours together in one call.
+    fn trim_each(&self, count: impl Fn(&Shelf) -> usize) {
         for class in 0..CLASSES {
             let class = Class(class as u8);
-            let mut idle = std::mem::take(&mut self.shelf(class).lock().dirty);
+            let mut idle: Vec<usize> = {
+                let mut shelf = self.shelf(class).lock();
+                let count = count(&shelf);
+                let idle = shelf.dirty.drain(..count).collect();
+                shelf.least = shelf.dirty.len();
+                idle
+            };
             self.dirty.fetch_sub(idle.len(), Relaxed);
             idle.sort_unstable();
             for run in idle.chunk_by(|a, b| a + class.stride() == *b) {
@@ -226,6 +254,7 @@ impl Depot {
         let warm = shelf.dirty.len().min(BATCH);
         let from = shelf.dirty.len() - warm;
         cache.extend(shelf.dirty.drain(from..));
+        shelf.least = shelf.least.min(from);
         self.dirty.fetch_sub(warm, Relaxed);
         if warm == 0 {
             let from = shelf.clean.len() - shelf.clean.len().min(BATCH);
@@ -305,9 +334,13 @@ fn spare_the_rest(base: usize, bytes: usize, is_scarce: bool) -> io::Result<usiz
 }
 
 impl Shelf {
+    const EMPTY: Shelf =
+        Shelf { dirty: Vec::new(), least: 0, clean: Vec::new(), next: 0, left: 0, spare: Vec::new(), slab_stacks: SLAB_STACKS_MIN };
+
     /// Takes an idle stack whose pages are still there.
     fn take_dirty(&mut self, depot: &Depot) -> Option<usize> {
         let bottom = self.dirty.pop()?;
+        self.least = self.least.min(self.dirty.len());
         depot.dirty.fetch_sub(1, Relaxed);
         Some(bottom)
     }
@@ -493,6 +526,31 @@ mod tests {
         for bottom in bottoms {
             assert_eq!(memory::resident_depth(bottom, class.bytes()), 0, "pages of an idle stack were kept");
         }
+    }
+
+    /// Of ten idle stacks three are used between two looks: the other seven give their pages back, and the three do at the look after that.
+    #[test]
+    fn only_stacks_that_nobody_used_since_the_last_look_are_trimmed() {
+        let class = Class::for_bytes(4 << 20).unwrap();
+        let depot = Depot {
+            classes: [const { Lock::new(Shelf::EMPTY) }; CLASSES],
+            carved: AtomicUsize::new(0),
+            protected: AtomicUsize::new(0),
+            dirty: AtomicUsize::new(0),
+            trim_ns: AtomicU64::new(0),
+        };
+        let mut cache = Cache::new();
+        let bottoms: Vec<usize> = (0..10).map(|_| cache.take(class).unwrap().bottom()).collect();
+        depot.put(class, bottoms.clone().into_iter());
+        let clean = || depot.shelf(class).lock().clean.len();
+        let next_ns = depot.trim_unused(100, 10);
+        assert_eq!((next_ns, clean()), (110, 0), "nothing has been idle since an earlier look: there was none");
+        assert_eq!((depot.trim_unused(109, 10), clean()), (110, 0), "it is not time yet");
+        let used: Vec<usize> = (0..3).map(|_| depot.shelf(class).lock().take_dirty(&depot).unwrap()).collect();
+        assert_eq!(used, [bottoms[9], bottoms[8], bottoms[7]], "warm ones first");
+        depot.put(class, used.into_iter());
+        assert_eq!((depot.trim_unused(110, 10), clean(), depot.dirty()), (120, 7, 3));
+        assert_eq!((depot.trim_unused(120, 10), clean(), depot.dirty()), (130, 10, 0));
     }
 
     #[test]

@@ -5,14 +5,14 @@
 //!
 //! # Picture
 //! ```text
-//!              begin, begin_wait              claim, unpark, cancel
+//!              begin, begin_wait         claim, unpark, wake_task, cancel
 //!   RUNNING ------------------------> WAITING ------------------> NOTIFIED
 //!      ^        (by itself)                     (by whoever wins)     |
 //!      +--------------------------------------------------------------+
 //!                       end_wait (by itself, once resumed)
 //! ```
-//! `PARK` beside WAITING says that `unpark` may end this wait, `CUT` that `cancel` may. `TOKEN` is an `unpark` that came while nobody waited for
-//! one. `CANCELLED` stays until the fiber's end.
+//! `PARK` beside WAITING says that `unpark` may end this wait, `POLL` that a waker of its task may, `CUT` that `cancel` may. `TOKEN` is an `unpark` that came while nobody
+//! waited for one, `WOKEN` a waker's wake. `CANCELLED` stays until the fiber's end.
 //!
 //! There is no state between "decided to wait" and "registers saved": a settled fiber is resumed by its own worker only, which
 //! cannot do so before the fiber has left it (laws F3, F5). So a waker may queue it at once, and nobody has to spin.
@@ -21,12 +21,13 @@
 //! I1. Only the fiber itself leaves RUNNING and NOTIFIED; anybody may take it from WAITING to NOTIFIED, and exactly one does.
 //! I2. Whoever made it NOTIFIED makes it ready, once.
 //! I3. Those who may `claim` a wait are gone from it before its `end_wait` returns to user code (law W2): by unlinking under the
-//!     lock under which they claim. `unpark` and `cancel` need no such care: they look at PARK and CUT.
+//!     lock under which they claim. `unpark`, `wake_task` and `cancel` need no such care: they look at PARK, POLL and CUT. So a waker that was kept for too long ends
+//!     at most another wait for a future, which polls that once in vain, and no other wait.
 //! I4. A cancel is never lost: it ends a wait that is open to it, or the next such wait finds CANCELLED and does not begin.
 //!
 //! # Memory order
-//! - `claim`/`unpark`/`cancel` (Release) to `end_wait`/`begin` (Acquire): what the waker did, the woken one sees.
-//! - `begin*` (Release) to `claim`/`unpark`/`cancel` (Acquire): what the fiber wrote before it waited (its home worker) the waker sees.
+//! - `claim`/`unpark`/`wake_task`/`cancel` (Release) to `end_wait`/`begin` (Acquire): what the waker did, the woken one sees.
+//! - `begin*` (Release) to `claim`/`unpark`/`wake_task`/`cancel` (Acquire): what the fiber wrote before it waited (its home worker) the waker sees.
 
 use std::fmt;
 
@@ -50,6 +51,12 @@ const CUT: u32 = 1 << 6;
 const CUT_SHORT: u32 = 1 << 7;
 /// It works for one who is shielded: a shutdown does not cancel it.
 const SHELTERED: u32 = 1 << 8;
+/// The wait under way may be ended by a waker of its task.
+const POLL: u32 = 1 << 9;
+/// A waker's wake nobody has used yet.
+const WOKEN: u32 = 1 << 10;
+/// What goes when a wait is ended.
+const OF_WAIT: u32 = PHASE | PARK | POLL | CUT;
 
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +76,12 @@ pub(crate) struct Ends(u32);
 impl Ends {
     pub(crate) const BY_CLAIM: Ends = Ends(0);
     pub(crate) const BY_UNPARK: Ends = Ends(PARK);
+    pub(crate) const BY_WAKER: Ends = Ends(POLL);
+
+    /// What, left before, makes the wait needless.
+    fn token(self) -> u32 {
+        (if self.0 & PARK != 0 { TOKEN } else { 0 }) | (if self.0 & POLL != 0 { WOKEN } else { 0 })
+    }
 
     /// A cancel too.
     pub(crate) const fn or_cancel(self) -> Ends {
@@ -82,19 +95,19 @@ impl Ends {
 pub(crate) enum Begin {
     /// Switch away: somebody will end this wait.
     Wait,
-    /// Go on: an earlier `unpark` has just been used up.
+    /// Go on: an earlier `unpark`, or a waker's wake, has just been used up.
     AlreadyUnparked,
     /// Go on: a cancel would end this wait, and has come already. A token is left where it is.
     AlreadyCancelled,
 }
 
-/// What the caller of `unpark` does next.
+/// What the caller of `unpark` or `wake_task` does next.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Unpark {
     /// Make the fiber ready: this call ended its wait.
     MakeReady,
-    /// Nothing: it will find the token at its next park.
+    /// Nothing: it will find the token at its next park, or wait for a future.
     TokenLeft,
 }
 
@@ -134,12 +147,12 @@ impl State {
             debug_assert_eq!(now & PHASE, RUNNING, "began to wait in {:?}", Snapshot(now));
             let (next, done) = if now & CANCELLED != 0 && ends.0 & CUT != 0 {
                 (now, Begin::AlreadyCancelled)
-            } else if now & TOKEN != 0 && ends.0 & PARK != 0 {
-                (now & !TOKEN, Begin::AlreadyUnparked)
+            } else if now & ends.token() != 0 {
+                (now & !ends.token(), Begin::AlreadyUnparked)
             } else {
                 (now | WAITING | ends.0, Begin::Wait)
             };
-            // AcqRel: Acquire meets `unpark`'s and `cancel`'s Release when their mark is found; Release meets the Acquire in `claim`, `unpark`, `cancel`.
+            // AcqRel: Acquire meets `wake`'s and `cancel`'s Release when their mark is found; Release meets the Acquire in `claim`, `wake`, `cancel`.
             match self.0.compare_exchange_weak(now, next, AcqRel, Relaxed) {
                 Ok(_) => return done,
                 Err(other) => now = other,
@@ -158,7 +171,7 @@ impl State {
                 Cause::TimedOut => TIMED_OUT,
                 Cause::Cancelled => CUT_SHORT,
             };
-            let next = (now & !(PHASE | PARK | CUT)) | NOTIFIED | why;
+            let next = (now & !OF_WAIT) | NOTIFIED | why;
             // AcqRel: Release meets the Acquire in `end_wait`; Acquire meets the Release in `begin_wait`.
             match self.0.compare_exchange_weak(now, next, AcqRel, Relaxed) {
                 Ok(_) => return true,
@@ -171,14 +184,26 @@ impl State {
     /// Ends a park, or leaves a token for the next one.
     #[inline]
     pub(crate) fn unpark(&self) -> Unpark {
+        self.wake(PARK, TOKEN)
+    }
+
+    /// Ends a wait for a future, or leaves a token for the next one: by a waker.
+    #[inline]
+    pub(crate) fn wake_task(&self) -> Unpark {
+        self.wake(POLL, WOKEN)
+    }
+
+    /// Ends a wait that is `open` to this kind of wake, or leaves `token`.
+    #[inline]
+    fn wake(&self, open: u32, token: u32) -> Unpark {
         let mut now = self.0.load(Relaxed);
         loop {
-            let parked = now & (PHASE | PARK) == WAITING | PARK;
-            let next = if parked { (now & !(PHASE | PARK | CUT)) | NOTIFIED } else { now | TOKEN };
+            let waits = now & (PHASE | open) == WAITING | open;
+            let next = if waits { (now & !OF_WAIT) | NOTIFIED } else { now | token };
             // AcqRel: Release meets the Acquire in `begin` and `end_wait`; Acquire meets the Release in `begin`.
             // Also when the token is there already: this caller's writes must be seen by whoever uses it.
             match self.0.compare_exchange_weak(now, next, AcqRel, Relaxed) {
-                Ok(_) if parked => return Unpark::MakeReady,
+                Ok(_) if waits => return Unpark::MakeReady,
                 Ok(_) => return Unpark::TokenLeft,
                 Err(other) => now = other,
             }
@@ -193,7 +218,7 @@ impl State {
                 return Cancel::Already;
             }
             let cut = now & (PHASE | CUT) == WAITING | CUT;
-            let next = CANCELLED | if cut { (now & !(PHASE | PARK | CUT)) | NOTIFIED | CUT_SHORT } else { now };
+            let next = CANCELLED | if cut { (now & !OF_WAIT) | NOTIFIED | CUT_SHORT } else { now };
             // AcqRel: Release meets the Acquire in `begin` and `end_wait`; Acquire meets the Release in `begin`.
             match self.0.compare_exchange_weak(now, next, AcqRel, Relaxed) {
                 Ok(_) if cut => return Cancel::MakeReady,
@@ -201,6 +226,11 @@ impl State {
                 Err(other) => now = other,
             }
         }
+    }
+
+    /// Leaves a waker's wake to oneself: the next wait for a future does not begin. By the fiber itself.
+    pub(crate) fn poll_again(&self) {
+        self.0.fetch_or(WOKEN, Relaxed);
     }
 
     /// Whether it has been cancelled.
@@ -223,7 +253,7 @@ impl State {
     /// Back to running, with the reason. By the fiber itself, once somebody has made it NOTIFIED.
     #[inline]
     pub(crate) fn end_wait(&self) -> Cause {
-        // Acquire: meets the Release in `claim`, `unpark` and `cancel`.
+        // Acquire: meets the Release in `claim`, `wake` and `cancel`.
         let before = self.0.fetch_and(!(PHASE | TIMED_OUT | CUT_SHORT), Acquire);
         debug_assert_eq!(before & PHASE, NOTIFIED, "resumed in {:?}", Snapshot(before));
         match before & (TIMED_OUT | CUT_SHORT) {
@@ -242,6 +272,11 @@ impl State {
     /// The word itself, for a thread to sleep on.
     pub(crate) fn word(&self) -> &AtomicU32 {
         &self.0
+    }
+
+    /// Whether nothing is left in it: no wait, no `unpark`, no cancel. A waker's wake may be: it costs a needless poll at most.
+    pub(crate) fn is_pristine(&self) -> bool {
+        self.0.load(Relaxed) & !WOKEN == RUNNING
     }
 
     /// Forgets everything, for the next fiber in this place.
@@ -269,6 +304,8 @@ impl fmt::Debug for Snapshot {
             (CUT, "+may be cut"),
             (CUT_SHORT, "+cut short"),
             (SHELTERED, "+sheltered"),
+            (POLL, "+poll"),
+            (WOKEN, "+woken"),
         ];
         for (bit, name) in bits {
             if self.0 & bit != 0 {

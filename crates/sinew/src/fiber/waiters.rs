@@ -139,18 +139,54 @@ impl<N> Waiters<N> {
     /// objects, the one that is told something in the end is the one that was claimed.
     pub(crate) fn claim_first_or(&mut self, mut tell: impl FnMut(&N), mut untell: impl FnMut(&N)) -> Option<Claimed> {
         loop {
-            // SAFETY: I1 - what is in the ring is valid; it is not touched after a claim that was won (I3); after one that was lost its owner still has to pass this
-            // object's lock (I2). Its block is alive while it waits, and never unmapped.
-            unsafe {
-                let waiter = self.first.as_ref()?;
-                self.remove(waiter);
-                tell(&waiter.note);
-                let claimed = (*waiter.control).claim(Cause::Woken);
-                if claimed.is_some() {
-                    return claimed;
-                }
-                untell(&waiter.note);
+            // SAFETY: I1 - what is in the ring is valid; after a claim that was lost its owner still has to pass this object's lock (I2).
+            let first = unsafe { self.first.as_ref()? };
+            let claimed = self.try_claim(first, &mut tell);
+            if claimed.is_some() {
+                return claimed;
             }
+            untell(&first.note);
+        }
+    }
+
+    /// As [`claim_first`](Self::claim_first), but prefers the first fiber of the worker that `home` is, if it is among the first `looks`.
+    pub(crate) fn claim_near(&mut self, home: *const (), looks: usize, mut tell: impl FnMut(&N)) -> Option<Claimed> {
+        let mut near = self.first;
+        for _ in 0..looks {
+            // SAFETY: I1 - what is in the ring is valid, and the block of who waits alive.
+            let Some(waiter) = (unsafe { near.as_ref() }) else { break };
+            // SAFETY: as above.
+            if ptr::eq(unsafe { (*waiter.control).home() }, home) {
+                let claimed = self.try_claim(waiter, &mut tell);
+                return claimed.or_else(|| self.claim_first(tell));
+            }
+            near = waiter.next.get();
+        }
+        self.claim_first(tell)
+    }
+
+    /// As [`claim_first`](Self::claim_first), but one that `admit` does not admit stays the first, and nobody is claimed.
+    pub(crate) fn claim_first_if(&mut self, mut admit: impl FnMut(&N) -> bool) -> Option<Claimed> {
+        loop {
+            // SAFETY: I1 - what is in the ring is valid.
+            let first = unsafe { self.first.as_ref()? };
+            if !admit(&first.note) {
+                return None;
+            }
+            let claimed = self.try_claim(first, &mut |_| ());
+            if claimed.is_some() {
+                return claimed;
+            }
+        }
+    }
+
+    fn try_claim(&mut self, waiter: &Waiter<N>, tell: &mut impl FnMut(&N)) -> Option<Claimed> {
+        let control = waiter.control;
+        // SAFETY: I1 - it is in this queue; it is not touched after the claim (I3). Its block is alive while it waits, and never unmapped.
+        unsafe {
+            self.remove(waiter);
+            tell(&waiter.note);
+            (*control).claim(Cause::Woken)
         }
     }
 }

@@ -41,10 +41,12 @@ pub(crate) enum At {
     Receive,
     Select,
     Watch,
+    Future,
+    Blocking,
 }
 
 impl At {
-    const ALL: [At; 15] = [
+    const ALL: [At; 17] = [
         At::Mutex,
         At::RwLockRead,
         At::RwLockWrite,
@@ -60,6 +62,8 @@ impl At {
         At::Receive,
         At::Select,
         At::Watch,
+        At::Future,
+        At::Blocking,
     ];
 
     /// `waits ...`
@@ -80,6 +84,8 @@ impl At {
             At::Receive => "to receive from a channel",
             At::Select => "in select!",
             At::Watch => "for a watched value to change",
+            At::Future => "for a future, which has not had it woken",
+            At::Blocking => "for its blocking job to end",
         }
     }
 }

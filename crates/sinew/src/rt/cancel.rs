@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use super::wait::Me;
+use super::wait::{Cut, Me};
 use crate::fiber::frame::{Frame, Limit};
 use crate::os::clock;
 
@@ -46,6 +46,26 @@ impl From<Elapsed> for io::Error {
     }
 }
 
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cut::Cancelled => Cancelled.fmt(f),
+            Cut::TimedOut => Elapsed(()).fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Cut {}
+
+impl From<Cut> for io::Error {
+    fn from(cut: Cut) -> Self {
+        match cut {
+            Cut::Cancelled => Cancelled.into(),
+            Cut::TimedOut => Elapsed(()).into(),
+        }
+    }
+}
+
 /// Whether cancel points of the caller fail now: it was [cancelled](crate::JoinHandle::cancel), or a deadline of a [`timeout`] around it has passed, and no
 /// [`shield`] keeps that off.
 ///
@@ -72,9 +92,14 @@ impl From<Elapsed> for io::Error {
 /// | [`JoinHandle::join`](crate::JoinHandle::join), [`ScopedJoinHandle::join`](crate::ScopedJoinHandle::join) | yes, unless it has ended | no | |
 /// | [`run`](crate::run), [`Runtime::run`](crate::Runtime::run), [`Handle::run`](crate::Handle::run) | yes | no | |
 /// | [`scope`](crate::scope), at its end | yes | no | |
+/// | [`blocking`](crate::blocking()) | yes | no | |
+/// | [`block_on`](crate::block_on) | yes | no | |
+/// | [`try_block_on`](crate::try_block_on) | yes | yes | the future, which is dropped |
 /// | [`Runtime::shutdown_timeout`](crate::Runtime::shutdown_timeout), drop of a [`Runtime`](crate::Runtime) | yes | no | |
-/// | [`spawn`](crate::spawn()), [`spawn_batch`](crate::spawn_batch), [`hop`](crate::hop), [`unpark`](crate::Fiber::unpark), [`cancel`](crate::JoinHandle::cancel), `cancelled` | no | no | |
+/// | [`spawn`](crate::spawn()), [`spawn_batch`](crate::spawn_batch), [`spawn_future`](crate::spawn_future), [`hop`](crate::hop), [`unpark`](crate::Fiber::unpark), [`cancel`](crate::JoinHandle::cancel), `cancelled` | no | no | |
 /// | [`on_suspend`](crate::on_suspend), [`on_resume`](crate::on_resume), [`no_suspend`](crate::no_suspend) | no; inside, a suspension panics | no | |
+/// | all waits of [`sync`](crate::sync): [`lock`](crate::sync::Mutex::lock), [`read`](crate::sync::RwLock::read), [`write`](crate::sync::RwLock::write), [`acquire`](crate::sync::Semaphore::acquire), [`Condvar::wait`](crate::sync::Condvar::wait), [`Barrier::wait`](crate::sync::Barrier::wait), [`call_once`](crate::sync::Once::call_once), ..., and their `_timeout` forms | yes, unless they can go on at once | no | |
+/// | `try_` forms, unlocking, and what wakes in [`sync`](crate::sync): [`notify_one`](crate::sync::Condvar::notify_one), [`set`](crate::sync::Event::set), [`count_down`](crate::sync::Latch::count_down), [`wake`](crate::sync::Futex::wake), [`push`](crate::sync::ExecutionQueue::push), ... | no | no | |
 /// | [`timeout`], [`shield`], `with` of a [`fiber_local!`](crate::fiber_local) | as what they call | as what they call | |
 ///
 /// # Examples

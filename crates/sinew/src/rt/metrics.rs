@@ -31,6 +31,10 @@ pub struct Metrics {
     pub wakes_by_sleeper: u64,
     /// Waits begun in a `Drop` while their thread was unwinding.
     pub suspended_while_unwinding: u64,
+    /// Threads of [`blocking`](crate::blocking()) that there are.
+    pub blocking_threads: usize,
+    /// Jobs of [`blocking`](crate::blocking()) that wait for a thread.
+    pub blocking_queued: usize,
     /// Stacks that exist in this process, used or idle.
     pub stacks: usize,
     /// Half of the wakes ran within this, from ready to running; one wake in 64 is timed. `None` if none was.
@@ -89,6 +93,8 @@ impl Metrics {
             wakes_by_spinner: 0,
             wakes_by_sleeper: 0,
             suspended_while_unwinding: 0,
+            blocking_threads: 0,
+            blocking_queued: 0,
             stacks: stack::depot().carved(),
             ready_to_running_p50: None,
             ready_to_running_p99: None,
@@ -104,6 +110,7 @@ impl Metrics {
         let counters = || group.seats.iter().map(|seat| &seat.counters);
         // Ended first: so that, but for the CPU's own reordering, no fiber is counted as ended and not as spawned.
         let ended = counters().map(|c| c.ended.load(Relaxed)).sum();
+        let (blocking_threads, blocking_queued) = group.pool.counts();
         let (spinning, sleeping) = (group.idle.spinning(), group.idle.sleeping());
         let worker = |(index, seat): (usize, &&'static crate::sched::group::Seat)| WorkerMetrics {
             settled: seat.settled(),
@@ -123,6 +130,8 @@ impl Metrics {
             wakes_by_spinner: group.spinner_wakes.load(Relaxed),
             wakes_by_sleeper: group.sleeper_wakes.load(Relaxed),
             suspended_while_unwinding: counters().map(|c| c.unwinding_waits.load(Relaxed)).sum(),
+            blocking_threads,
+            blocking_queued,
             ready_to_running_p50: latencies.per_mille(500).map(Duration::from_nanos),
             ready_to_running_p99: latencies.per_mille(990).map(Duration::from_nanos),
             workers: group.seats.iter().enumerate().map(worker).collect(),

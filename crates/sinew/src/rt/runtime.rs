@@ -6,6 +6,7 @@ use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::blocking;
 use super::context::region;
 use super::fiber::forget_block;
 use super::metrics::{self, Metrics};
@@ -19,6 +20,7 @@ use crate::fiber::why::Why;
 use crate::os::{audit, clock, cpu, fault, fork};
 use crate::sched::cancel::cancel_all;
 use crate::sched::group::{AwaitExit, Group};
+use crate::sched::pool::Pool;
 use crate::sched::worker::{Worker, forget_here, here, make_ready};
 
 /// Workers of a runtime that asks for no number, at least: so that one fiber in a long computation does not stop all others.
@@ -231,13 +233,15 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// A description of a runtime. `SINEW_WORKERS` and `SINEW_STACK` fill in what it does not say.
+/// A description of a runtime. `SINEW_WORKERS`, `SINEW_STACK` and `SINEW_BLOCKING` fill in what it does not say.
 #[derive(Debug, Default, Clone)]
 #[must_use = "a builder does nothing until it builds"]
 pub struct RuntimeBuilder {
     workers: Option<usize>,
     stack_bytes: Option<usize>,
     deadlock_watch: Option<Duration>,
+    blocking_threads: Option<usize>,
+    blocking_idle: Option<Duration>,
 }
 
 impl RuntimeBuilder {
@@ -265,6 +269,18 @@ impl RuntimeBuilder {
         self
     }
 
+    /// How many threads [`blocking`](crate::blocking()) uses, at most: 1 to 32,768. The default is 512. They are started as they are needed.
+    pub fn blocking_threads(mut self, threads: usize) -> Self {
+        self.blocking_threads = Some(threads);
+        self
+    }
+
+    /// How long a thread of [`blocking`](crate::blocking()) stays when it has nothing to do. The default is 10 seconds.
+    pub fn blocking_idle(mut self, duration: Duration) -> Self {
+        self.blocking_idle = Some(duration);
+        self
+    }
+
     /// Starts the workers.
     ///
     /// # Errors
@@ -272,6 +288,7 @@ impl RuntimeBuilder {
     pub fn build(self) -> io::Result<Runtime> {
         let workers = self.worker_count()?;
         let class = self.stack_class()?;
+        let pool = self.blocking_pool()?;
         let trace = metrics::trace_period()?;
         if self.deadlock_watch == Some(Duration::ZERO) {
             return Err(invalid(
@@ -289,7 +306,9 @@ impl RuntimeBuilder {
             forget_here();
             forget_block();
         });
-        let runtime = start(Arc::new(Group::new(workers, class, cpu::usable() > 1)?))?;
+        let mut group = Group::new(workers, class, cpu::usable() > 1)?;
+        group.pool = Arc::new(pool);
+        let runtime = start(Arc::new(group))?;
         if let Some(period) = trace {
             metrics::start_trace(&runtime.group, period)?;
         }
@@ -309,6 +328,21 @@ impl RuntimeBuilder {
                 None => Ok(cpu::usable().clamp(WORKERS_MIN_DEFAULT, WORKERS_MAX)),
             },
         }
+    }
+
+    fn blocking_pool(&self) -> io::Result<Pool> {
+        let allowed = format!("a whole number from 1 to {}", blocking::THREADS_MAX);
+        let is_allowed = |n: &usize| (1..=blocking::THREADS_MAX).contains(n);
+        let threads = match self.blocking_threads {
+            Some(n) if is_allowed(&n) => n,
+            Some(n) => return Err(invalid(format!("RuntimeBuilder::blocking_threads({n}) is refused: it must be {allowed}"))),
+            None => {
+                let asked = environment("SINEW_BLOCKING", &allowed, |text| text.parse().ok().filter(is_allowed))?;
+                asked.unwrap_or(blocking::THREADS_DEFAULT)
+            }
+        };
+        let idle_ns = self.blocking_idle.map_or(blocking::IDLE_NS, |idle| u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX));
+        Ok(Pool::new(threads, idle_ns))
     }
 
     fn stack_class(&self) -> io::Result<Class> {
@@ -371,6 +405,7 @@ fn start(group: Arc<Group>) -> io::Result<Runtime> {
 /// A worker's thread.
 fn work(group: Arc<Group>, index: usize) {
     fault::ensure_alternate_stack();
+    clock::sleep_precisely();
     Worker::new(group.clone(), index).run();
     if let Some(waiter) = group.thread_left() {
         make_ready(waiter);

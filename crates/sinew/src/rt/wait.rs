@@ -1,5 +1,6 @@
 //! How the caller waits, be it a fiber or a plain thread.
 
+use std::ptr;
 use std::time::{Duration, Instant};
 
 use super::context::{fiber, refuse_in_region, region};
@@ -11,8 +12,8 @@ use crate::fiber::why::Why;
 use crate::fiber::{Claimed, Control, Kind};
 use crate::os::lock::Lock;
 use crate::os::{clock, fork, futex};
-use crate::sched::worker::Worker;
 pub(crate) use crate::sched::worker::make_ready;
+use crate::sched::worker::{Worker, here};
 
 /// Who calls.
 pub(crate) enum Me {
@@ -92,9 +93,15 @@ impl Me {
     /// Sees to it that whoever claimed the caller under `lock` has left it. A fiber has been made ready after that; a thread may be early.
     #[inline]
     pub(crate) fn pass_through<Q>(&self, lock: &Lock<Q>) {
-        if let Me::Thread(_) = self {
+        if self.may_be_early() {
             drop(lock.lock());
         }
+    }
+
+    /// Whether the caller may go on before whoever claimed it has left the lock under which that was done.
+    #[inline]
+    pub(crate) fn may_be_early(&self) -> bool {
+        matches!(self, Me::Thread(_))
     }
 
     /// The way into a wait that a cancel or a deadline around the caller cuts short.
@@ -109,6 +116,15 @@ impl Me {
             Some(cut) => Err(self.fail(cut)),
             None => Ok(point),
         }
+    }
+
+    /// As `cancel_point`, for a call that may find at once what it would wait for: a cancel that has come fails it too.
+    pub(crate) fn cancel_point_at_entry(&self) -> Result<CancelPoint<'_>, Cut> {
+        let point = self.cancel_point()?;
+        if !point.bounds.shielded && self.control().state.is_cancelled() {
+            return Err(self.fail(Cut::Cancelled));
+        }
+        Ok(point)
     }
 
     #[cold]
@@ -149,19 +165,17 @@ fn is_free(control: &Control) -> bool {
 #[cold]
 #[inline(never)]
 fn fail_at_entry() -> Result<(), Cut> {
-    let me = Me::now();
-    let point = me.cancel_point()?;
-    if !point.bounds.shielded && me.control().state.is_cancelled() {
-        return Err(me.fail(Cut::Cancelled));
-    }
-    Ok(())
+    Me::now().cancel_point_at_entry().map(drop)
 }
 
-/// What cut a wait short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
+/// What cut a wait short: what a [cancel point](crate::cancelled) fails with that can fail for nothing else.
+///
+/// As an [`io::Error`](std::io::Error) it is what I/O that is cut short gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cut {
+    /// The caller was [cancelled](crate::JoinHandle::cancel).
     Cancelled,
-    /// A deadline around the caller, which knows of it.
+    /// The deadline of a [`timeout`](crate::timeout) around the caller passed.
     TimedOut,
 }
 
@@ -382,6 +396,16 @@ fn yield_thread() {
     fork::refuse();
     refuse_in_region();
     std::thread::yield_now();
+}
+
+/// The home of fibers of the caller's worker; null on a plain thread.
+pub(crate) fn home() -> *const () {
+    here().map_or(ptr::null(), |worker| ptr::from_ref(worker.seat()).cast())
+}
+
+/// Whether the caller may wait here: it is in no region that forbids it.
+pub(crate) fn may_wait() -> bool {
+    region().is_none()
 }
 
 /// Waits for `duration`; never less, by the monotonic clock.

@@ -12,6 +12,7 @@
 //!     queued fiber always has a worker to run or refuse it.
 
 use std::io;
+use std::sync::Arc;
 
 use crate::base::atomic::{Acquire, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release, fence};
 use crate::base::deque::{Deque, Stolen};
@@ -26,7 +27,9 @@ use crate::fiber::{self, Control};
 use crate::os::futex;
 use crate::os::lock::Lock;
 use crate::sched::idle::{Claimed, Idle};
+use crate::sched::pool::Pool;
 use crate::sched::slot::Slot;
+use crate::sched::worker::make_ready;
 
 /// Stacks of the reserve beside one per worker: so many fibers that never got one may wait for each other in their closures' destructors.
 const RESERVE_MORE: usize = 8;
@@ -229,6 +232,10 @@ pub(crate) struct Group {
     pub(crate) spawned_outside: AtomicU64,
     /// Children that found their worker's deque full.
     pub(crate) overflowed: AtomicU64,
+    /// Threads for what blocks.
+    pub(crate) pool: Arc<Pool>,
+    /// Fibers that wait for something known to be under way outside: a job of the pool. Written by the fibers themselves.
+    pub(crate) outside: AtomicUsize,
     queue: Lock<Queue>,
     queued: AtomicUsize,
     starved: Lock<Starved>,
@@ -273,6 +280,8 @@ impl Group {
             sleeper_wakes: AtomicU64::new(0),
             spawned_outside: AtomicU64::new(0),
             overflowed: AtomicU64::new(0),
+            pool: Arc::new(Pool::new(1, 0)),
+            outside: AtomicUsize::new(0),
             queue: Lock::new(Queue { list: List::new(), live_workers: workers, closed: false }),
             queued: AtomicUsize::new(0),
             starved: Lock::new(Starved { lists: [const { List::new() }; CLASSES], why: None }),
@@ -514,10 +523,10 @@ impl Group {
         self.starved.lock().why.clone().expect("a fiber is condemned for want of a stack only after one was refused")
     }
 
-    /// Whether all workers have lain down with no deadline and none is being woken, so that nothing inside can make anything ready. By a
-    /// worker that has lain down itself: of the last two at least one sees the other, by the fences of their slots.
+    /// Whether all workers have lain down with no deadline, none is being woken, and no job of the pool will wake one, so that nothing inside can make anything ready. By a
+    /// worker that has lain down itself: of the last two at least one sees the other, and what its fibers counted, by the fences of their slots.
     pub(crate) fn all_rest_for_good(&self) -> bool {
-        self.seats.iter().all(|seat| !seat.has_mail() && seat.rests_for_good())
+        self.seats.iter().all(|seat| !seat.has_mail() && seat.rests_for_good()) && self.outside.load(Relaxed) == 0
     }
 
     /// Started fibers that have not ended.
@@ -537,6 +546,7 @@ impl Group {
         // Release: meets the Acquire in `is_stopping`.
         self.stopping.store(1, Release);
         self.seats.iter().for_each(|seat| seat.wake());
+        self.pool.close().into_iter().for_each(make_ready);
     }
 
     /// A worker with nothing left wants to end; `false` if the queue holds work after all (I2).

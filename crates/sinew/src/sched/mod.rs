@@ -1,10 +1,11 @@
 //! Who runs what, where, and who is woken for it.
 //!
 //! [`group`] is what the workers of a group share, [`worker`] is one of them; [`slot`] and [`idle`] decide who sleeps and who is woken;
-//! [`cancel`] cuts waits short, and finds a group's fibers.
+//! [`cancel`] cuts waits short, and finds a group's fibers; [`pool`] keeps the threads for what blocks.
 
 pub(crate) mod cancel;
 pub(crate) mod group;
 pub(crate) mod idle;
+pub(crate) mod pool;
 pub(crate) mod slot;
 pub(crate) mod worker;

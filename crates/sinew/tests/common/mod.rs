@@ -1,4 +1,6 @@
-//! Tests that need a process of their own run themselves again.
+//! What several tests need: those that need a process of their own run themselves again; parts of a test run in fibers or on threads.
+
+#![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::process::{Command, Output, Stdio};
 
@@ -14,4 +16,46 @@ pub fn in_child(test: &str, variables: &[(&str, &str)]) -> Output {
 /// Whether this is the process in which the named test was to run again.
 pub fn is_child(test: &str) -> bool {
     std::env::var(CHILD).is_ok_and(|child| child == test)
+}
+
+/// Where a part of a test runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    Fiber,
+    Thread,
+}
+
+impl On {
+    pub const BOTH: [On; 2] = [On::Fiber, On::Thread];
+
+    /// Starts `f` there; what is returned waits for it, and passes a panic on.
+    pub fn start<T: Send + 'static>(self, f: impl FnOnce() -> T + Send + 'static) -> Box<dyn FnOnce() -> T> {
+        match self {
+            On::Fiber => {
+                let fiber = sinew::spawn(f);
+                Box::new(move || fiber.join().unwrap())
+            }
+            On::Thread => {
+                let thread = std::thread::spawn(f);
+                Box::new(move || thread.join().unwrap())
+            }
+        }
+    }
+
+    /// One of both, by turns.
+    pub fn by_turns(index: usize) -> On {
+        On::BOTH[index % 2]
+    }
+}
+
+/// Lets others run until `condition` holds.
+pub fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        sinew::yield_now();
+    }
+}
+
+/// Rounds of a race: the full number when optimised, a fiftieth otherwise.
+pub fn rounds(full: usize) -> usize {
+    if cfg!(debug_assertions) { full / 50 } else { full }
 }

@@ -12,7 +12,9 @@
 mod base;
 mod fiber;
 mod os;
+mod rt;
 mod sched;
+mod sync;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -27,16 +27,20 @@ mod chan;
 mod event;
 #[path = "../../src/fiber/mod.rs"]
 mod fiber;
+#[path = "../../src/future/mod.rs"]
+mod future;
 mod os;
 mod rt;
 #[path = "../../src/sched/mod.rs"]
 mod sched;
+mod sync;
 
 mod channels;
 mod scenarios;
 
 pub use fiber::Id;
 pub use fiber::task::NeverRan;
+pub use future::{block_on, try_block_on};
 pub use rt::cancel::{Cancelled, cancelled, shield, timeout};
 pub use rt::fiber::Fiber;
 pub use rt::scope::{Scope, scope};

@@ -1,14 +1,18 @@
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, MaxSteps, Runner};
 
 use crate::base::atomic::set_mutant;
-use crate::rt::runtime::with_workers;
+use crate::rt::blocking::blocking;
+use crate::rt::runtime::{with_pool, with_workers};
 use crate::rt::spawn::Builder;
-use crate::{cancelled, current, park, park_timeout, scope, shield, sleep, spawn, timeout, yield_now};
+use crate::rt::wait::Cut;
+use crate::{block_on, cancelled, current, park, park_timeout, scope, shield, sleep, spawn, timeout, try_block_on, yield_now};
 
 /// Schedules of each scenario in CI; half random, half by priorities (PCT).
 const SCHEDULES: usize = 600;
@@ -296,6 +300,69 @@ fn a_timeout_tells_the_truth_whoever_wins() {
             fiber.cancel();
             fiber.join().unwrap();
             waker.join().unwrap();
+        });
+    });
+}
+
+/// A thread's wake through a waker, a deadline and a cancel race a wait for a future: it ends, what it says is true, and a wait for the same future that is neither
+/// cancelled nor late comes to its end too.
+#[test]
+fn a_wait_for_a_future_ends_whoever_wins() {
+    explore(|| {
+        with_workers(2, |group| {
+            let signal: Arc<(AtomicUsize, std::sync::Mutex<Option<Waker>>)> = Arc::default();
+            let theirs = signal.clone();
+            let fiber = Builder::new()
+                .spawn_in(group, move || {
+                    let happens = || {
+                        let happened = |context: &mut Context<'_>| {
+                            let before = theirs.1.lock().unwrap().replace(context.waker().clone());
+                            drop(before);
+                            if theirs.0.load(SeqCst) == 1 { Poll::Ready(7) } else { Poll::Pending }
+                        };
+                        poll_fn(happened)
+                    };
+                    let cut = timeout(Duration::from_micros(30), || try_block_on(happens()));
+                    if let Ok(Err(why)) = &cut {
+                        assert_eq!(*why, Cut::Cancelled);
+                    }
+                    assert_eq!(block_on(happens()), 7);
+                    // What is left of the wake ends no sleep and no park.
+                    shield(|| assert!(timeout(Duration::from_micros(5), park).is_err()));
+                })
+                .unwrap();
+            let waker = shuttle::thread::spawn(move || {
+                signal.0.store(1, SeqCst);
+                let waker = signal.1.lock().unwrap().take();
+                waker.into_iter().for_each(Waker::wake);
+            });
+            fiber.cancel();
+            fiber.join().unwrap();
+            waker.join().unwrap();
+        });
+    });
+}
+
+/// Jobs come as idle threads time out and leave, and as the group is stopped: each is done once, and no thread stays.
+#[test]
+fn every_blocking_job_is_done_and_every_thread_leaves() {
+    explore(|| {
+        with_pool(2, 2, 20_000, |group| {
+            let done = Arc::new(AtomicUsize::new(0));
+            let fibers: Vec<_> = (0..3)
+                .map(|_| {
+                    let done = done.clone();
+                    let body = move || {
+                        for _ in 0..2 {
+                            assert!(blocking(|| done.fetch_add(1, SeqCst) < 6));
+                            sleep(Duration::from_micros(15));
+                        }
+                    };
+                    Builder::new().spawn_in(group, body).unwrap()
+                })
+                .collect();
+            fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+            assert_eq!(done.load(SeqCst), 6);
         });
     });
 }

@@ -7,7 +7,42 @@ pub mod state;
 #[path = "../../../src/fiber/tally.rs"]
 pub mod tally;
 
+#[path = "../../../src/fiber/waiters.rs"]
+pub mod waiters;
+#[path = "../../../src/fiber/why.rs"]
+pub mod why;
+
 mod model;
 
-/// Stands in for the control block: the models need its address only.
-pub struct Control;
+use state::{Cause, State};
+
+/// Stands in for the control block of a plain thread: what waits use of it.
+pub struct Control {
+    pub state: State,
+}
+
+impl Control {
+    pub fn new() -> Self {
+        Self { state: State::new() }
+    }
+
+    pub fn place(&self) -> u32 {
+        0
+    }
+
+    pub fn home(&self) -> *const () {
+        std::ptr::null()
+    }
+
+    pub fn note_why(&self, _why: why::Why) {}
+
+    pub fn claim(&self, cause: Cause) -> Option<Claimed> {
+        self.state.claim(cause).then_some(Claimed { control: self })
+    }
+}
+
+/// A wait that the holder has ended.
+#[must_use]
+pub struct Claimed {
+    pub control: *const Control,
+}

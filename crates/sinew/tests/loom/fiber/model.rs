@@ -265,6 +265,83 @@ fn an_unpark_leaves_other_waits_alone() {
     });
 }
 
+/// A waker's wake before, at or after a wait for a future, beside a deadline and a cancel: one of them ends it, the fiber sees what that one did, and a wake that did not is
+/// kept for the next such wait.
+fn waker_deadline_cancel() {
+    let fiber = Arc::new((State::new(), Ready(AtomicUsize::new(0)), [Cargo::new(), Cargo::new()]));
+    let waker = {
+        let fiber = fiber.clone();
+        loom::thread::spawn(move || {
+            fiber.2[0].put(1);
+            if fiber.0.wake_task() == Unpark::MakeReady {
+                fiber.1.0.fetch_add(1, Relaxed);
+            }
+        })
+    };
+    let canceller = {
+        let fiber = fiber.clone();
+        loom::thread::spawn(move || {
+            fiber.2[1].put(1);
+            if fiber.0.cancel() == Cancel::MakeReady {
+                fiber.1.0.fetch_add(1, Relaxed);
+            }
+        })
+    };
+    let cause = match fiber.0.begin(Ends::BY_WAKER.or_cancel()) {
+        Begin::AlreadyUnparked => Cause::Woken,
+        Begin::AlreadyCancelled => Cause::Cancelled,
+        Begin::Wait => {
+            if fiber.0.claim(Cause::TimedOut) {
+                fiber.1.0.fetch_add(1, Relaxed);
+            }
+            fiber.1.wait_for_one();
+            fiber.0.end_wait()
+        }
+    };
+    match cause {
+        Cause::Woken => assert_eq!(fiber.2[0].get(), 1, "polled without what the waker wrote"),
+        Cause::Cancelled => assert_eq!(fiber.2[1].get(), 1, "cancelled without what the canceller wrote"),
+        Cause::TimedOut => {}
+    }
+    waker.join().unwrap();
+    canceller.join().unwrap();
+    assert_eq!(fiber.1.0.load(Relaxed), 0, "made ready twice");
+    let token_left = fiber.0.begin(Ends::BY_WAKER) == Begin::AlreadyUnparked;
+    assert_eq!(token_left, cause != Cause::Woken, "the wake was lost or counted twice");
+}
+
+#[test]
+fn a_wakers_wake_is_used_once_by_this_wait_for_a_future_or_the_next() {
+    check(3, waker_deadline_cancel);
+}
+
+#[test]
+fn without_orderings_the_model_of_wakers_fails() {
+    check_notices("relaxed", 3, waker_deadline_cancel);
+}
+
+/// A waker and an `unpark` each find their own kind of wait, or leave their own token.
+#[test]
+fn a_waker_leaves_parks_alone_and_an_unpark_waits_for_futures() {
+    check(3, || {
+        type Wakes = [(fn(&State) -> Unpark, Ends); 2];
+        let wakes: Wakes = [(State::wake_task, Ends::BY_WAKER), (State::unpark, Ends::BY_UNPARK)];
+        for (ends, (wake, own)) in [(Ends::BY_UNPARK, wakes[0]), (Ends::BY_WAKER, wakes[1]), (Ends::BY_CLAIM, wakes[0])] {
+            let fiber = Arc::new(State::new());
+            assert_eq!(fiber.begin(ends), Begin::Wait);
+            let waker = {
+                let fiber = fiber.clone();
+                loom::thread::spawn(move || assert_eq!(wake(&fiber), Unpark::TokenLeft, "another kind of wait was ended"))
+            };
+            assert!(fiber.claim(Cause::Woken));
+            assert_eq!(fiber.end_wait(), Cause::Woken);
+            waker.join().unwrap();
+            assert_eq!(fiber.begin(own), Begin::AlreadyUnparked);
+            assert_eq!(fiber.begin(own), Begin::Wait);
+        }
+    });
+}
+
 fn join_against_end() {
     let fiber = Arc::new((Join::new(), Cargo::new(), Cargo::new()));
     let finisher = {

@@ -3,7 +3,26 @@ pub mod lock;
 
 mod model;
 
-/// A futex as the kernel has it: the look at the word and the lying down are one step, by a lock; who sleeps is woken by `wake_one` alone, so that a lost
+/// Time stands still, or goes on by so much each time somebody looks. Who waits with a deadline does not look (`rt::wait`).
+pub mod clock {
+    use std::cell::Cell;
+
+    std::thread_local! {
+        static NOW_NS: Cell<u64> = const { Cell::new(0) };
+        static LOOK_NS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub fn set_look_ns(ns: u64) {
+        LOOK_NS.set(ns);
+    }
+
+    pub fn now_ns() -> u64 {
+        NOW_NS.set(NOW_NS.get() + LOOK_NS.get());
+        NOW_NS.get()
+    }
+}
+
+/// A futex as the kernel has it: the look at the word and the lying down are one step, by a lock; who sleeps is woken by `wake_one` of its word alone, so that a lost
 /// wake is a deadlock, which loom reports.
 pub mod futex {
     use loom::sync::{Condvar, Mutex};
@@ -11,21 +30,32 @@ pub mod futex {
     use crate::base::atomic::{AtomicU32, Relaxed, mutant};
 
     loom::lazy_static! {
-        static ref BED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+        /// The next ticket, and word and ticket of each that sleeps.
+        static ref BED: (Mutex<(u32, Vec<(usize, u32)>)>, Condvar) = (Mutex::new((0, Vec::new())), Condvar::new());
     }
 
     pub fn wait(word: &AtomicU32, expected: u32, _deadline_ns: u64) {
-        let held = BED.0.lock().unwrap();
-        if word.load(Relaxed) == expected {
-            drop(BED.1.wait(held).unwrap());
+        let mut held = BED.0.lock().unwrap();
+        if word.load(Relaxed) != expected {
+            return;
+        }
+        held.0 += 1;
+        let ticket = held.0;
+        held.1.push((std::ptr::from_ref(word) as usize, ticket));
+        while held.1.iter().any(|(_, sleeper)| *sleeper == ticket) {
+            held = BED.1.wait(held).unwrap();
         }
     }
 
-    pub fn wake_one(_word: &AtomicU32) {
+    pub fn wake_one(word: &AtomicU32) {
         if mutant("no kernel wake") {
             return;
         }
-        let _held = BED.0.lock().unwrap();
-        BED.1.notify_one();
+        let mut held = BED.0.lock().unwrap();
+        let address = std::ptr::from_ref(word) as usize;
+        if let Some(first) = held.1.iter().position(|(sleeps_at, _)| *sleeps_at == address) {
+            held.1.remove(first);
+            BED.1.notify_all();
+        }
     }
 }

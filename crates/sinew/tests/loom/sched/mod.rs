@@ -4,3 +4,14 @@ pub mod idle;
 pub mod slot;
 
 mod model;
+
+/// Stands in for the worker: waiters are threads, which sleep on their state words.
+pub mod worker {
+    use crate::fiber::Claimed;
+    use crate::os::futex;
+
+    pub fn make_ready(claimed: Claimed) {
+        // SAFETY: blocks of waiters are never freed (`rt::wait`).
+        futex::wake_one(unsafe { (*claimed.control).state.word() });
+    }
+}

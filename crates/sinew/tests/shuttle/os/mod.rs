@@ -95,6 +95,61 @@ pub mod futex {
     }
 }
 
+/// Threads that wait for something to run: shuttle loses count when several of its threads start others at once.
+pub mod thread {
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+    use std::io;
+
+    type Body = Box<dyn FnOnce() + Send>;
+
+    #[derive(Default)]
+    struct Threads {
+        bodies: VecDeque<Body>,
+        threads: Vec<shuttle::thread::JoinHandle<()>>,
+        closed: bool,
+    }
+
+    std::thread_local!(static THREADS: RefCell<Threads> = RefCell::default());
+
+    /// Makes `count` threads, on which all that is started will run.
+    pub fn open(count: usize) {
+        // What an earlier schedule left is not of this one; and nothing may be of another when the first begins to serve.
+        std::mem::forget(THREADS.take());
+        let threads = (0..count).map(|_| shuttle::thread::spawn(serve)).collect();
+        THREADS.with_borrow_mut(|all| all.threads = threads);
+    }
+
+    fn serve() {
+        loop {
+            match THREADS.with_borrow_mut(|all| (all.bodies.pop_front(), all.closed)) {
+                (Some(body), _) => body(),
+                (None, true) => return,
+                (None, false) => shuttle::thread::park(),
+            }
+        }
+    }
+
+    fn wake_all() {
+        let threads: Vec<_> = THREADS.with_borrow(|all| all.threads.iter().map(|thread| thread.thread().clone()).collect());
+        threads.iter().for_each(shuttle::thread::Thread::unpark);
+    }
+
+    pub fn start(_name: String, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        THREADS.with_borrow_mut(|all| all.bodies.push_back(Box::new(body)));
+        wake_all();
+        Ok(())
+    }
+
+    /// Waits for all that was started.
+    pub fn close() {
+        THREADS.with_borrow_mut(|all| all.closed = true);
+        wake_all();
+        let threads = THREADS.with_borrow_mut(|all| std::mem::take(&mut all.threads));
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
 /// A lock that lets other shuttle threads go on while it waits.
 pub mod lock {
     use std::cell::UnsafeCell;

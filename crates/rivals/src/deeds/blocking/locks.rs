@@ -1,0 +1,86 @@
+//! The work on locks, for tasks that block.
+
+use std::hint::black_box;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use super::{Blocking, together};
+use crate::deeds::{add, is_write, paced, wait_reading, writes};
+use crate::job::{Deed, Job, Reading};
+
+/// Locks around a number. Those of one system may be held by tasks of another.
+pub(crate) trait Locks: 'static {
+    type Mutex: Default + Send + Sync + 'static;
+    type RwLock: Default + Send + Sync + 'static;
+
+    fn lock(mutex: &Self::Mutex) -> impl DerefMut<Target = u64>;
+    fn read(lock: &Self::RwLock) -> impl Deref<Target = u64>;
+    fn write(lock: &Self::RwLock) -> impl DerefMut<Target = u64>;
+}
+
+/// Does `job` with the tasks of `T` and the locks of `L`.
+pub(crate) fn perform<T: Blocking, L: Locks>(job: &Job) -> Vec<Reading> {
+    let job = *job;
+    T::run(&job, move || match job.deed {
+        Deed::Mutex => paced(&job, job.tasks, |turns| mutex::<T, L>(job.tasks, turns)),
+        Deed::MutexWait => mutex_wait::<T, L>(&job),
+        Deed::RwLock => paced(&job, job.tasks, |turns| rwlock::<T, L>(job.tasks, turns)),
+        other => panic!("{other:?} takes no lock"),
+    })
+}
+
+fn mutex<T: Blocking, L: Locks>(tasks: usize, turns: usize) -> Duration {
+    let add_all = move |mutex: &L::Mutex| {
+        for _ in 0..turns {
+            add(L::lock(mutex));
+        }
+    };
+    contend::<T, L, _>(tasks, turns, add_all).0
+}
+
+fn mutex_wait<T: Blocking, L: Locks>(job: &Job) -> Vec<Reading> {
+    let longest_ns = AtomicU64::new(0);
+    paced(job, job.tasks, |turns| {
+        let longest = move |mutex: &L::Mutex| {
+            let turn = |_| {
+                let start = Instant::now();
+                add(L::lock(mutex));
+                start.elapsed()
+            };
+            (0..turns).map(turn).max()
+        };
+        let (took, waits) = contend::<T, L, _>(job.tasks, turns, longest);
+        longest_ns.store(waits.into_iter().flatten().max().unwrap_or_default().as_nanos() as u64, Relaxed);
+        took
+    });
+    wait_reading(longest_ns.into_inner())
+}
+
+/// Runs `work`, which adds `turns` times, in all tasks at once, and checks the sum.
+fn contend<T: Blocking, L: Locks, R: Send + 'static>(
+    tasks: usize,
+    turns: usize,
+    work: impl Fn(&L::Mutex) -> R + Clone + Send + 'static,
+) -> (Duration, Vec<R>) {
+    let mutex = Arc::new(L::Mutex::default());
+    let shared = mutex.clone();
+    let done = together::<T, _>(tasks, move |_| work(&shared));
+    assert_eq!(*L::lock(&mutex), (tasks * turns) as u64, "an addition was lost");
+    done
+}
+
+fn rwlock<T: Blocking, L: Locks>(tasks: usize, turns: usize) -> Duration {
+    let lock = Arc::new(L::RwLock::default());
+    let shared = lock.clone();
+    let work = move |index| {
+        for turn in 0..turns {
+            black_box(if is_write(index, turn) { add(L::write(&shared)) } else { *L::read(&shared) });
+        }
+    };
+    let (took, _) = together::<T, _>(tasks, work);
+    assert_eq!(*L::read(&lock), writes(tasks, turns), "an addition was lost");
+    took
+}

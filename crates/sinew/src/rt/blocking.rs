@@ -1,0 +1,188 @@
+//! Work that blocks its thread, done on threads that have nothing else to do.
+//!
+//! Each runtime has its own pool, since the bound is the runtime's: one whose jobs all block for long does not stand in the way of another, and the threads go when
+//! it does. One pool for the process was rejected: its bound would be whichever runtime's came first.
+//!
+//! The fiber waits until its job has ended, whatever happens; so the job lies in the waiting frame, and may borrow. What a job leaves behind at its thread through this
+//! library (a cancel, an `unpark`, a handle by which either may come later) ends with that thread: it leaves, and another takes its place.
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+use super::wait::Me;
+use crate::base::atomic::Relaxed;
+use crate::fiber::Control;
+use crate::fiber::state::Cause;
+use crate::fiber::why::{At, Why};
+use crate::os::{clock, thread};
+use crate::sched::pool::{Next, Pool, Submit, Task};
+use crate::sched::worker::{Worker, make_ready};
+
+/// Threads of a runtime that asks for no number, at most. As tokio's.
+pub(crate) const THREADS_DEFAULT: usize = 512;
+/// What may be asked for: the number of processes that Linux allows by default.
+pub(crate) const THREADS_MAX: usize = 32_768;
+/// How long an idle thread stays. As tokio's; arbitrary.
+pub(crate) const IDLE_NS: u64 = 10_000_000_000;
+
+/// Owners of the block of a pool's thread while no handle to it is about: the thread, and its loop.
+const OWN_REFERENCES: u32 = 2;
+
+/// Runs `f` on a thread where blocking harms nobody, and waits for it; `f` may borrow from the caller.
+///
+/// For what would keep the worker, and all fibers that live there, from going on: calls into the system or into libraries that block the thread, and long computations. It costs a
+/// wake of another thread and a wake back: more than a short computation is worth.
+///
+/// Each runtime has threads for this, at most [`RuntimeBuilder::blocking_threads`](crate::RuntimeBuilder::blocking_threads); what comes when all are busy waits its turn, first come, first served. A thread
+/// is used again by other jobs, and leaves when it was idle for [a while](crate::RuntimeBuilder::blocking_idle). There is no fiber inside `f`: it is on a plain thread, with that
+/// thread's thread-locals, and no cancel or deadline of the caller reaches it. Jobs that wait for other jobs can fill the pool with nothing but waiting.
+///
+/// Called on a plain thread, which it would block in any case, it runs `f` right there.
+///
+/// # Suspends
+/// Yes, until `f` has ended. No cancel point: `f` cannot be cut short, and a shutdown waits for it, or names the fiber.
+///
+/// # Panics
+/// Passes a panic of `f` on. If there is no thread at all and none can be started. Inside [`no_suspend`](crate::no_suspend), before `f` is called.
+///
+/// # Examples
+/// ```
+/// let text = String::from("127.0.0.1:80");
+/// let address = sinew::run(|| {
+///     sinew::blocking(|| std::net::ToSocketAddrs::to_socket_addrs(text.as_str()).map(|mut all| all.next()))
+/// });
+/// assert_eq!(address?, Some(([127, 0, 0, 1], 80).into()));
+/// # std::io::Result::Ok(())
+/// ```
+#[track_caller]
+pub fn blocking<F, T>(f: F) -> T
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    let me = Me::to_wait();
+    let Me::Fiber(worker, control) = me else { return f() };
+    let job = Job { task: Task::new(control, do_job::<F, T>), f: UnsafeCell::new(Some(f)), outcome: UnsafeCell::new(None) };
+    let outside = &worker.group().outside;
+    outside.fetch_add(1, Relaxed);
+    // SAFETY: the job stays in this frame until its wait has ended.
+    let refusal = unsafe { wait_for(&me, worker, control, &job.task) };
+    outside.fetch_sub(1, Relaxed);
+    match (refusal, job.outcome.into_inner()) {
+        (None, Some(Ok(value))) => value,
+        (None, Some(Err(payload))) => resume_unwind(payload),
+        (error, _) => refuse(error),
+    }
+}
+
+#[cold]
+#[track_caller]
+fn refuse(error: Option<i32>) -> ! {
+    let error = error.map_or_else(|| io::Error::other("no reason is known"), io::Error::from_raw_os_error);
+    panic!(
+        "sinew::blocking: no thread could be started to block on ({error}), and there is none: raise the limits on threads (ulimit -u, pids.max of the cgroup, \
+         /proc/sys/kernel/threads-max) or on memory, or start fewer elsewhere"
+    );
+}
+
+/// A job, in the frame of the fiber that waits for it.
+#[repr(C)]
+struct Job<F, T> {
+    /// First: a pointer to it is one to the job.
+    task: Task,
+    f: UnsafeCell<Option<F>>,
+    outcome: UnsafeCell<Option<Result<T, Box<dyn Any + Send>>>>,
+}
+
+/// Does a job on this thread.
+unsafe fn do_job<F: FnOnce() -> T, T>(task: *const Task) {
+    let job = task.cast::<Job<F, T>>();
+    // SAFETY: `blocking` made this task the head of such a job, whose frame waits; until its wait is ended the job is this thread's alone.
+    unsafe {
+        let f = (*(*job).f.get()).take().expect("a job is done once");
+        *(*job).outcome.get() = Some(catch_unwind(AssertUnwindSafe(f)));
+    }
+}
+
+/// Queues the job and waits for its end; gives the error if there was no thread for it.
+///
+/// # Safety
+/// `task` is the head of a job of `me`, and both stay until this returns.
+unsafe fn wait_for(me: &Me, worker: &Worker, control: &Control, task: &Task) -> Option<i32> {
+    control.note_why(Why::At(At::Blocking));
+    control.state.begin_wait();
+    let pool = &worker.group().pool;
+    // SAFETY: the wait has begun, and the caller keeps the job.
+    match unsafe { pool.submit(task) } {
+        Submit::Queued => {}
+        Submit::Wake(idle) => make_ready(idle),
+        Submit::Start(number) => {
+            if let Err(error) = start(pool, number) {
+                let error = error.raw_os_error().unwrap_or(libc::EAGAIN);
+                if refuse_orphans(pool, error, task) {
+                    // It was among them, and nobody knows of its wait any more.
+                    me.abandon_wait();
+                    return Some(error);
+                }
+            }
+        }
+    }
+    // SAFETY: the wait was begun above; whoever does or refuses the job ends it.
+    unsafe { me.wait(u64::MAX) };
+    task.refusal()
+}
+
+/// Refuses the jobs that nobody is left for; whether `own` was among them, which is left to the caller.
+#[cold]
+fn refuse_orphans(pool: &Pool, error: i32, own: *const Task) -> bool {
+    let mut mine = false;
+    for task in pool.not_started() {
+        if std::ptr::eq(task, own) {
+            mine = true;
+        } else {
+            // SAFETY: taken from the queue just now.
+            make_ready(unsafe { Task::refuse(task, error) });
+        }
+    }
+    mine
+}
+
+fn start(pool: &Arc<Pool>, number: u64) -> io::Result<()> {
+    let pool = pool.clone();
+    thread::start(format!("sinew-blocking-{number}"), move || work(&pool))
+}
+
+/// What a thread of the pool does.
+fn work(pool: &Arc<Pool>) {
+    let Ok(me) = catch_unwind(Me::now) else {
+        // There is no block for it to wait with.
+        refuse_orphans(pool, libc::ENOMEM, std::ptr::null());
+        return;
+    };
+    let mut next = pool.next(me.control());
+    loop {
+        next = match next {
+            Next::Run(task) => {
+                // SAFETY: taken from the queue just now.
+                make_ready(unsafe { Task::run(task) });
+                if !me.control().is_pristine(OWN_REFERENCES) && start(pool, pool.replacement()).is_ok() {
+                    // The new thread is counted in the place of this one.
+                    return;
+                }
+                pool.next(me.control())
+            }
+            Next::Wait => {
+                let deadline_ns = clock::now_ns().saturating_add(pool.idle_ns);
+                // SAFETY: `next` began the wait; a submitter, the close or the deadline ends it.
+                match unsafe { me.wait(deadline_ns) } {
+                    Cause::TimedOut => pool.timed_out(me.control()),
+                    _ => pool.next(me.control()),
+                }
+            }
+            Next::Leave => return,
+        };
+    }
+}

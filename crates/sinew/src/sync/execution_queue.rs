@@ -1,0 +1,542 @@
+//! `ExecutionQueue`: many give tasks, one fiber at a time executes them; bthread's.
+//!
+//! The fiber is started by the first task and ends when there is none left, so a queue that rests costs a little memory only. A push is a lock for a few dozen instructions, and starts a
+//! fiber only if none is there.
+//!
+//! # Invariants
+//! I1. `executing` is set by the one who starts a fiber (or executes himself), under the lock, and taken away by that fiber, under the lock, when nothing is left. While it is set, that fiber alone
+//!     uses the handler.
+//! I2. If there are tasks, or a stop that the handler was not told of, somebody executes, or a fiber that was to do so was dropped unrun by a shutdown: then the next push, stop or join sees to it.
+//! I3. Tasks are dropped, and the handler is called and dropped, without the lock (law R2).
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::event::Event;
+use crate::fiber::Id;
+use crate::fiber::task::discard;
+use crate::os::lock::Lock;
+use crate::rt::spawn::Builder;
+use crate::rt::wait::{current, yield_now};
+
+/// Executes tasks one after another, in a fiber that lives as long as there are some. Clones are handles to the same queue.
+///
+/// What an actor is made of: the handler has its state, tasks are its messages, and no lock is needed. Any number of fibers and plain threads may push. The handler takes tasks from an
+/// iterator, as many as it likes, so that it can write or send what they ask for at once; those that it leaves are there for its next call, which follows when others had their turn.
+///
+/// Tasks are executed in the order of their pushes, but urgent ones before all others. After [`stop`](Self::stop), or when the last handle is dropped, no more are taken; those that are there
+/// are executed, then the handler is called once more with [`Tasks::is_stopped`], and dropped. A handler that has a handle of its own queue keeps that from ending until `stop` is called.
+///
+/// # Panics of the handler
+/// Only the task in hand is gone with it. The handler is called again with the others; [`join`](Self::join) gives the first panic.
+///
+/// # Examples
+/// ```
+/// let (mut sum, total) = (0, std::sync::Arc::new(sinew::sync::OnceLock::new()));
+/// let queue = sinew::sync::ExecutionQueue::new({
+///     let total = total.clone();
+///     move |tasks| {
+///         sum += tasks.sum::<u32>();
+///         if tasks.is_stopped() {
+///             total.set(sum).unwrap();
+///         }
+///     }
+/// });
+/// (1..=10).for_each(|task| drop(queue.push(task).unwrap()));
+/// queue.stop();
+/// queue.join().unwrap();
+/// assert_eq!(total.get(), Some(&55));
+/// ```
+pub struct ExecutionQueue<T: Send + 'static> {
+    handles: Arc<Handles<T>>,
+}
+
+/// Stops the queue when the last handle is gone.
+struct Handles<T: Send + 'static> {
+    shared: Arc<Shared<T>>,
+}
+
+type Handler<T> = Box<dyn FnMut(&mut Tasks<'_, T>) + Send>;
+
+struct Shared<T> {
+    state: Lock<State<T>>,
+    /// `None` when it was told of the stop. By who executes (I1).
+    handler: UnsafeCell<Option<Handler<T>>>,
+    /// The handler was told of the stop, and is gone.
+    ended: Event,
+}
+
+// SAFETY: the handler is `Send`, and used by one at a time (I1); tasks are `Send`, and under the lock.
+unsafe impl<T: Send> Sync for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for Shared<T> {}
+
+// What a handler's panic has left half done, the handler alone sees, and it is called again by contract.
+impl<T> UnwindSafe for Shared<T> {}
+impl<T> RefUnwindSafe for Shared<T> {}
+
+struct State<T> {
+    lines: [Line<T>; 2],
+    executing: bool,
+    stopped: bool,
+    /// The task that the handler has in hand.
+    in_hand: Option<Number>,
+    /// The fiber that executes, for those who would wait for themselves.
+    executor: Option<Id>,
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+/// Which tasks go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Urgency {
+    Urgent = 0,
+    Normal = 1,
+}
+
+/// Names a task of its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Number {
+    urgency: Urgency,
+    place: u64,
+}
+
+/// Tasks in order; `None` is one that was cancelled.
+struct Line<T> {
+    tasks: VecDeque<Option<T>>,
+    /// The place of the first.
+    first: u64,
+    /// Those that were not cancelled.
+    left: usize,
+}
+
+impl<T> Line<T> {
+    fn new() -> Self {
+        Self { tasks: VecDeque::new(), first: 0, left: 0 }
+    }
+
+    fn push(&mut self, task: T) -> u64 {
+        self.tasks.push_back(Some(task));
+        self.left += 1;
+        self.first + self.tasks.len() as u64 - 1
+    }
+
+    fn pop(&mut self) -> Option<(u64, T)> {
+        while let Some(task) = self.tasks.pop_front() {
+            self.first += 1;
+            if let Some(task) = task {
+                self.left -= 1;
+                return Some((self.first - 1, task));
+            }
+        }
+        None
+    }
+
+    fn take(&mut self, place: u64) -> Option<T> {
+        let index = usize::try_from(place.checked_sub(self.first)?).ok()?;
+        let task = self.tasks.get_mut(index)?.take()?;
+        self.left -= 1;
+        if self.left == 0 {
+            // Nobody would come to take the rest away.
+            self.first += self.tasks.len() as u64;
+            self.tasks.clear();
+        }
+        Some(task)
+    }
+}
+
+impl<T> State<T> {
+    fn pop(&mut self) -> Option<T> {
+        for urgency in [Urgency::Urgent, Urgency::Normal] {
+            if let Some((place, task)) = self.lines[urgency as usize].pop() {
+                self.in_hand = Some(Number { urgency, place });
+                return Some(task);
+            }
+        }
+        self.in_hand = None;
+        None
+    }
+
+    fn has_tasks(&self) -> bool {
+        self.lines.iter().any(|line| line.left > 0)
+    }
+}
+
+impl<T: Send + 'static> ExecutionQueue<T> {
+    /// A queue that `handler` executes.
+    pub fn new<F>(handler: F) -> Self
+    where
+        F: FnMut(&mut Tasks<'_, T>) + Send + 'static,
+    {
+        let state =
+            State { lines: [Line::new(), Line::new()], executing: false, stopped: false, in_hand: None, executor: None, panic: None };
+        let shared = Shared { state: Lock::new(state), handler: UnsafeCell::new(Some(Box::new(handler))), ended: Event::new() };
+        Self { handles: Arc::new(Handles { shared: Arc::new(shared) }) }
+    }
+
+    /// Puts `task` behind all others. Its handle can cancel it; drop that to forget it.
+    ///
+    /// # Suspends
+    /// No. If no fiber can be started, since the runtime is being shut down, the caller executes the tasks himself.
+    ///
+    /// # Errors
+    /// The task, if the queue was stopped.
+    #[track_caller]
+    pub fn push(&self, task: T) -> Result<TaskHandle<T>, QueueStopped<T>> {
+        self.add(task, Urgency::Normal)
+    }
+
+    /// Puts `task` before all that are not urgent.
+    ///
+    /// # Suspends
+    /// As [`push`](Self::push).
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    #[track_caller]
+    pub fn push_urgent(&self, task: T) -> Result<TaskHandle<T>, QueueStopped<T>> {
+        self.add(task, Urgency::Urgent)
+    }
+
+    /// Takes no more tasks. Those that are there are executed, then the handler is told. A second stop does nothing.
+    ///
+    /// # Suspends
+    /// As [`push`](Self::push).
+    #[track_caller]
+    pub fn stop(&self) {
+        self.shared().stop();
+    }
+
+    /// Whether it was stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.shared().state.lock().stopped
+    }
+
+    /// How many tasks wait to be executed.
+    pub fn len(&self) -> usize {
+        self.shared().state.lock().lines.iter().map(|line| line.left).sum()
+    }
+
+    /// Whether no task waits to be executed; one may be in the handler's hand.
+    pub fn is_empty(&self) -> bool {
+        self.shared().is_empty()
+    }
+
+    /// Waits until the queue was stopped, all tasks are executed, and the handler is gone.
+    ///
+    /// # Suspends
+    /// Yes, until then. No cancel point.
+    ///
+    /// # Panics
+    /// If it is called by the handler itself, or has to wait inside [`no_suspend`](crate::no_suspend).
+    ///
+    /// # Errors
+    /// The first panic of the handler; it is given once.
+    #[track_caller]
+    pub fn join(&self) -> std::thread::Result<()> {
+        self.before_join();
+        self.shared().ended.wait();
+        self.shared().outcome()
+    }
+
+    /// As [`join`](Self::join), at most for `timeout`; `None` if the time was up first.
+    ///
+    /// # Suspends
+    /// As [`join`](Self::join).
+    ///
+    /// # Panics
+    /// As [`join`](Self::join).
+    #[track_caller]
+    pub fn join_timeout(&self, timeout: Duration) -> Option<std::thread::Result<()>> {
+        self.before_join();
+        self.shared().ended.wait_timeout(timeout).then(|| self.shared().outcome())
+    }
+
+    #[track_caller]
+    fn before_join(&self) {
+        let executor = self.shared().state.lock().executor;
+        assert!(executor.is_none() || executor != Some(current().id()), "an ExecutionQueue was joined by its own handler");
+        self.shared().execute_if_forgotten();
+    }
+
+    #[track_caller]
+    fn add(&self, task: T, urgency: Urgency) -> Result<TaskHandle<T>, QueueStopped<T>> {
+        let shared = self.shared();
+        let mut state = shared.state.lock();
+        if state.stopped {
+            return Err(QueueStopped(task));
+        }
+        let place = state.lines[urgency as usize].push(task);
+        let idle = !std::mem::replace(&mut state.executing, true);
+        drop(state);
+        if idle {
+            shared.start();
+        }
+        Ok(TaskHandle { shared: shared.clone(), number: Number { urgency, place } })
+    }
+
+    fn shared(&self) -> &Arc<Shared<T>> {
+        &self.handles.shared
+    }
+}
+
+impl<T: Send + 'static> Shared<T> {
+    #[track_caller]
+    fn stop(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        let first = !std::mem::replace(&mut state.stopped, true);
+        let idle = first && !std::mem::replace(&mut state.executing, true);
+        drop(state);
+        if idle {
+            self.start();
+        }
+    }
+
+    /// Sees to what a fiber that was dropped unrun has left (I2).
+    #[track_caller]
+    fn execute_if_forgotten(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        let due = state.has_tasks() || (state.stopped && !self.ended.is_set());
+        let start = due && !state.executing;
+        state.executing |= start;
+        drop(state);
+        if start {
+            self.start();
+        }
+    }
+
+    /// Starts a fiber that executes. By the one who has set `executing`.
+    #[track_caller]
+    fn start(self: &Arc<Self>) {
+        let executor = Executor { shared: Some(self.clone()) };
+        // If that fails, the executor comes back as one that was dropped unrun: see there.
+        if Builder::new().spawn(move || executor.execute()).is_err() {
+            let mut state = self.state.lock();
+            if !std::mem::replace(&mut state.executing, true) {
+                drop(state);
+                Executor { shared: Some(self.clone()) }.execute();
+            }
+        }
+    }
+
+    fn outcome(&self) -> std::thread::Result<()> {
+        self.state.lock().panic.take().map_or(Ok(()), Err)
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.state.lock().has_tasks()
+    }
+
+    /// What is to be done next. By who executes.
+    fn next_deed(&self) -> Deed {
+        let mut state = self.state.lock();
+        if state.has_tasks() {
+            return Deed::Execute;
+        }
+        if state.stopped && !self.ended.is_set() {
+            return Deed::TellOfStop;
+        }
+        state.executing = false;
+        state.executor = None;
+        Deed::Leave
+    }
+
+    /// Calls the handler; keeps its panic.
+    ///
+    /// # Safety
+    /// The caller executes (I1).
+    unsafe fn call(&self, last: bool) {
+        // SAFETY: I1.
+        let Some(handler) = (unsafe { &mut *self.handler.get() }) else { return };
+        let mut tasks = Tasks { state: &self.state, last };
+        let called = catch_unwind(AssertUnwindSafe(|| handler(&mut tasks)));
+        self.keep(called);
+        self.state.lock().in_hand = None;
+    }
+
+    /// Tells the handler of the stop, and drops it.
+    ///
+    /// # Safety
+    /// As [`call`](Self::call).
+    unsafe fn call_last(&self) {
+        // SAFETY: I1.
+        let handler = unsafe {
+            self.call(true);
+            (*self.handler.get()).take()
+        };
+        self.keep(catch_unwind(AssertUnwindSafe(|| drop(handler))));
+        self.ended.set();
+    }
+
+    fn keep(&self, outcome: std::thread::Result<()>) {
+        let Err(payload) = outcome else { return };
+        let mut state = self.state.lock();
+        let surplus = if state.panic.is_some() { Some(payload) } else { state.panic.replace(payload) };
+        drop(state);
+        surplus.into_iter().for_each(discard);
+    }
+}
+
+enum Deed {
+    Execute,
+    TellOfStop,
+    Leave,
+}
+
+/// The one who executes; dropped unrun, it leaves the work to others (I2).
+struct Executor<T: Send + 'static> {
+    /// `None` once it runs.
+    shared: Option<Arc<Shared<T>>>,
+}
+
+impl<T: Send + 'static> Executor<T> {
+    fn execute(mut self) {
+        // From here on `executing` is taken away by `next_deed`.
+        let shared = self.shared.take().expect("it is taken once");
+        shared.state.lock().executor = Some(current().id());
+        loop {
+            match shared.next_deed() {
+                // SAFETY: I1 - this one executes until `next_deed` says otherwise.
+                Deed::Execute => unsafe { shared.call(false) },
+                // SAFETY: as above.
+                Deed::TellOfStop => unsafe { shared.call_last() },
+                Deed::Leave => return,
+            }
+            if !shared.is_empty() {
+                // What the handler has left: others have their turn between two calls.
+                yield_now();
+            }
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for Executor<T> {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            shared.state.lock().executing = false;
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for Handles<T> {
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
+}
+
+impl<T: Send + 'static> Clone for ExecutionQueue<T> {
+    fn clone(&self) -> Self {
+        Self { handles: self.handles.clone() }
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for ExecutionQueue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecutionQueue").field("len", &self.len()).field("stopped", &self.is_stopped()).finish_non_exhaustive()
+    }
+}
+
+/// The tasks that a handler of an [`ExecutionQueue`] may take in one call: all that are there, also those that come meanwhile.
+pub struct Tasks<'a, T> {
+    state: &'a Lock<State<T>>,
+    last: bool,
+}
+
+impl<T> Tasks<'_, T> {
+    /// Whether this is the last call: the queue was stopped, and all tasks are executed.
+    pub fn is_stopped(&self) -> bool {
+        self.last
+    }
+}
+
+impl<T> Iterator for Tasks<'_, T> {
+    type Item = T;
+
+    /// Takes the next task in hand; the one before counts as executed.
+    fn next(&mut self) -> Option<T> {
+        self.state.lock().pop()
+    }
+}
+
+impl<T> fmt::Debug for Tasks<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tasks").field("is_stopped", &self.last).finish_non_exhaustive()
+    }
+}
+
+/// Names a task that was pushed, to cancel it. Dropping it does nothing.
+pub struct TaskHandle<T> {
+    shared: Arc<Shared<T>>,
+    number: Number,
+}
+
+impl<T> TaskHandle<T> {
+    /// Takes the task out of the queue, if its turn has not come yet.
+    ///
+    /// # Suspends
+    /// No.
+    ///
+    /// # Errors
+    /// Whether the task is being executed, or there is nothing left of it.
+    pub fn cancel(&self) -> Result<T, TooLate> {
+        let mut state = self.shared.state.lock();
+        let task = state.lines[self.number.urgency as usize].take(self.number.place);
+        let in_hand = state.in_hand == Some(self.number);
+        drop(state);
+        task.ok_or(if in_hand { TooLate::Executing } else { TooLate::Gone })
+    }
+}
+
+impl<T> fmt::Debug for TaskHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskHandle").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+/// A task could not be cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TooLate {
+    /// The handler has it in hand.
+    Executing,
+    /// It was executed, or cancelled before.
+    Gone,
+}
+
+impl fmt::Display for TooLate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TooLate::Executing => "the task is being executed",
+            TooLate::Gone => "the task was executed or cancelled before",
+        })
+    }
+}
+
+impl std::error::Error for TooLate {}
+
+/// A task that came after the stop of its [`ExecutionQueue`].
+pub struct QueueStopped<T>(pub T);
+
+impl<T> QueueStopped<T> {
+    /// The task.
+    pub fn into_inner(self) -> T {
+        self.0
+    }
+}
+
+impl<T> fmt::Debug for QueueStopped<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueueStopped").finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Display for QueueStopped<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the execution queue was stopped")
+    }
+}
+
+impl<T> std::error::Error for QueueStopped<T> {}

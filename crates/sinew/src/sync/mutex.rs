@@ -1,0 +1,153 @@
+//! `Mutex`: lock_api's types over our lock, under std's and DESIGN's names.
+
+use std::fmt;
+use std::time::Duration;
+
+use lock_api::GuardNoSend;
+
+use super::raw_mutex::RawMutex;
+use crate::os::clock;
+
+// SAFETY: the word lets one owner in at a time (`raw_mutex.rs`).
+unsafe impl lock_api::RawMutex for RawMutex {
+    #[allow(clippy::declare_interior_mutable_const, reason = "lock_api asks for it: a fresh lock per use")]
+    const INIT: Self = RawMutex::unlocked();
+    type GuardMarker = GuardNoSend;
+
+    #[inline]
+    #[track_caller]
+    fn lock(&self) {
+        self.take();
+    }
+
+    #[inline]
+    fn try_lock(&self) -> bool {
+        self.try_take()
+    }
+
+    #[inline]
+    unsafe fn unlock(&self) {
+        self.release();
+    }
+
+    fn is_locked(&self) -> bool {
+        self.is_taken()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl lock_api::RawMutexFair for RawMutex {
+    unsafe fn unlock_fair(&self) {
+        self.release_fair();
+    }
+}
+
+/// Proof that a [`Mutex`] is locked; dropping it unlocks. As parking_lot's: `MutexGuard::map`, `unlocked`, `unlock_fair`, `bump` are there.
+pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawMutex, T>;
+
+/// A [`MutexGuard`] that gives a part of the value.
+pub type MappedMutexGuard<'a, T> = lock_api::MappedMutexGuard<'a, RawMutex, T>;
+
+/// A value that one fiber, or plain thread, at a time may use.
+///
+/// As [`std::sync::Mutex`], without poisoning: a panic while it is locked unlocks it. A fiber that waits for it lets others of its worker run; a plain thread sleeps. A guard may be held
+/// while its fiber suspends: others then wait for as long. It can be a `static`.
+///
+/// # Fairness
+/// Who unlocks wakes one that waits, which then tries like any other. It may be overtaken by those who run meanwhile, for some microseconds; then they queue behind it. For a quarter of a millisecond
+/// waiters of the same worker are preferred; else the one that has waited longest is next. One that has waited for half a millisecond, and finds it locked when it is woken, is given it by the next
+/// unlock. `MutexGuard::unlock_fair` gives it to the one that has waited longest at once.
+///
+/// # Suspends
+/// `lock` and `lock_timeout` do, while another has it. They are no [cancel points](crate::cancelled).
+///
+/// # Examples
+/// ```
+/// static COUNT: sinew::sync::Mutex<u32> = sinew::sync::Mutex::new(0);
+/// sinew::scope(|s| {
+///     for _ in 0..100 {
+///         s.spawn(|| *COUNT.lock() += 1);
+///     }
+/// });
+/// assert_eq!(*COUNT.lock(), 100);
+/// ```
+#[derive(Default)]
+pub struct Mutex<T: ?Sized>(lock_api::Mutex<RawMutex, T>);
+
+impl<T> Mutex<T> {
+    /// An unlocked mutex.
+    #[inline]
+    pub const fn new(value: T) -> Self {
+        Self(lock_api::Mutex::new(value))
+    }
+
+    /// The value.
+    #[inline]
+    pub fn into_inner(self) -> T {
+        self.0.into_inner()
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Waits until nobody else has it, and locks it.
+    ///
+    /// One that locks it again while it holds it waits for ever.
+    ///
+    /// # Suspends
+    /// Yes, while another has it. No cancel point.
+    ///
+    /// # Panics
+    /// If it has to wait inside [`no_suspend`](crate::no_suspend).
+    #[inline]
+    #[track_caller]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock()
+    }
+
+    /// Locks it if nobody else has it.
+    #[inline]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.0.try_lock()
+    }
+
+    /// As [`lock`](Self::lock), but gives up after `timeout`.
+    ///
+    /// # Suspends
+    /// Yes, while another has it, and no longer than `timeout`. No cancel point.
+    #[track_caller]
+    pub fn lock_timeout(&self, timeout: Duration) -> Option<MutexGuard<'_, T>> {
+        // SAFETY: the raw lock was just taken, by the caller, who is the guard's owner.
+        self.try_lock().or_else(|| self.raw().take_until(clock::deadline_ns(timeout)).then(|| unsafe { self.0.make_guard_unchecked() }))
+    }
+
+    /// Whether somebody has it at this moment.
+    pub fn is_locked(&self) -> bool {
+        self.0.is_locked()
+    }
+
+    /// The value: nobody else can have it.
+    #[inline]
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut()
+    }
+
+    fn raw(&self) -> &RawMutex {
+        // SAFETY: it is unlocked by guards alone.
+        unsafe { self.0.raw() }
+    }
+}
+
+impl<T> From<T> for Mutex<T> {
+    fn from(value: T) -> Self {
+        Self::new(value)
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<T: ?Sized> std::panic::UnwindSafe for Mutex<T> {}
+impl<T: ?Sized> std::panic::RefUnwindSafe for Mutex<T> {}

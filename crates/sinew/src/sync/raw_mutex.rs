@@ -1,0 +1,362 @@
+//! The lock under `Mutex`: one word, and a queue for those who find it taken.
+//!
+//! Who unlocks lets go, wakes one that waits, and runs on; the woken one tries like any other. So a fiber that locks again and again pays nothing for those who wait while they are on their
+//! way, and the lock is not held by somebody who sleeps. That alone would let a busy fiber overtake a waiter for ever. Hence three rules more:
+//!
+//! - Who would lock although one was woken `TURN_NS` ago and still has not had its turn, queues behind all others. The woken one may be a fiber of the same worker, and cannot run before.
+//! - Who was woken and finds the lock taken, after it has waited for `HAND_OVER_NS`, is given it by the next unlock.
+//! - Of the waiters the first of the unlocker's own worker is woken, which costs nothing, for `STAY_NS`; then the one that has waited longest, which most often is another worker's.
+//!
+//! Measured (`rivals run --workload mutex-100`: 100 fibers, 2 workers, an increment under the lock): the first two sentences alone 17-21 ns per lock, waits of up to 39 ms; with the first rule 35-60 ns
+//! (each turn wakes another worker, which takes 25 us), with all of them 9-20 ns, waits of up to 1.5 ms, all but some microseconds of which are the turns of those who came before. std's mutex on threads: 17-20 ns.
+//! Rejected: to hand over always (bthread's and tokio's way): each lock of a contended mutex then costs a switch, or a wake of another worker.
+//!
+//! # Picture
+//! ```text
+//!   LOCKED    somebody has it
+//!   WAITERS   the queue is not empty
+//!   WOKEN     one was taken out of the queue and told to try; until it has decided, unlocks wake nobody else
+//!   HAND      the first in the queue has waited long enough: the next unlock gives it the lock
+//! ```
+//!
+//! # Invariants
+//! I1. WAITERS and HAND change under the queue's lock only. When that is free, WAITERS says whether the queue is empty, and HAND is not set without it.
+//! I2. HAND implies LOCKED: it is set beside LOCKED, and an unlock that finds it does not take LOCKED away unless it takes HAND away.
+//! I3. Who was told to try takes WOKEN away, in the same step in which it locks, finds LOCKED (whose owner will look at WAITERS), or queues again. So with WAITERS there is always
+//!     somebody to come: an owner who will unlock, or one who was woken.
+//! I4. The last step of an unlock on this object is the one that lets others in; the woken fiber is made ready after it. So the mutex may be freed by the next owner.
+//!
+//! # Memory order
+//! Taking LOCKED is Acquire and meets the Release that took it away: the next owner sees what the last one wrote. A hand-over goes through the waiter's state word (`state.rs`).
+
+use std::cell::Cell;
+use std::ptr;
+
+use crate::base::atomic::{AS_IN_MEMORY, Acquire, AtomicU32, Relaxed, Release, in_statics, spin_loop};
+use crate::fiber::state::Cause;
+use crate::fiber::waiters::{Waiter, Waiters};
+use crate::fiber::why::{At, Why};
+use crate::os::clock;
+use crate::os::lock::Lock;
+use crate::rt::wait::{Me, home, may_wait};
+use crate::sched::worker::make_ready;
+
+const LOCKED: u32 = 1 << 0;
+const WAITERS: u32 = 1 << 1;
+const WOKEN: u32 = 1 << 2;
+const HAND: u32 = 1 << 3;
+const FLAGS: u32 = LOCKED | WAITERS | WOKEN | HAND;
+/// Beside WOKEN: how often the woken one was overtaken, and from when on that counts: 20 bits of ticks of 4 us, which come round after 4 s.
+const OVERTAKEN: u32 = 1 << 4;
+const OVERTAKEN_MASK: u32 = 0xff << 4;
+const SINCE_SHIFT: u32 = 12;
+const TICK_NS_LOG2: u32 = 12;
+
+/// How long one that was woken is overtaken before others queue behind it: some hundred short critical sections.
+const TURN_NS: u64 = 8_192;
+
+/// How long another worker may take to come before its turn counts: a futex wake of an idle core takes 25 us here.
+const COMES_NS: u64 = 32_768;
+
+/// How long the lock stays with the fibers of one worker while others wait.
+const STAY_NS: u64 = 250_000;
+
+/// How long one that finds the lock taken each time it is woken has waited before it asks to be given it. parking_lot's number; Go's is 1 ms.
+const HAND_OVER_NS: u64 = 500_000;
+
+/// Waiters that are looked at for one of the unlocker's own worker. Arbitrary: they may be a cache miss each.
+const NEAR_LOOKS: usize = 64;
+
+/// Looks at a taken lock before queueing: longer than a short critical section, shorter than a suspension. None in the models, so that they queue.
+const SPINS: u32 = if AS_IN_MEMORY { 20 } else { 0 };
+
+/// What a waiter is told by its waker.
+pub(crate) struct Note {
+    since_ns: u64,
+    /// It owns the lock; else it is to try.
+    handed: Cell<bool>,
+}
+
+/// The lock under [`Mutex`](super::Mutex), for use with the types of the `lock_api` crate.
+pub struct RawMutex {
+    word: AtomicU32,
+    queue: Lock<Queue>,
+}
+
+/// Those who wait.
+pub(crate) struct Queue {
+    waiters: Waiters<Note>,
+    /// When one of another worker than the unlocker's was last woken.
+    moved_ns: u64,
+}
+
+/// Whose turn it is to have the lock, in the eyes of one that wants it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// Who comes first.
+    Any,
+    /// That of another, which was woken and has been overtaken for a while; the caller queues, though the lock may be free.
+    AfterTheWoken,
+    /// The caller's, who was told to try.
+    Woken,
+}
+
+/// What became of one that wanted to queue.
+enum QueueUp {
+    Queued,
+    /// The lock was free after all.
+    Locked,
+}
+
+impl RawMutex {
+    in_statics! {
+        pub(crate) const fn unlocked() -> Self {
+            Self { word: AtomicU32::new(0), queue: Lock::new(Queue { waiters: Waiters::new(), moved_ns: 0 }) }
+        }
+    }
+
+    #[inline]
+    #[track_caller]
+    pub(crate) fn take(&self) {
+        if !self.try_take_free() {
+            self.take_slowly(u64::MAX);
+        }
+    }
+
+    /// As `take`, but gives up at `deadline_ns`.
+    #[track_caller]
+    pub(crate) fn take_until(&self, deadline_ns: u64) -> bool {
+        self.try_take_free() || self.take_slowly(deadline_ns)
+    }
+
+    #[inline]
+    pub(crate) fn try_take(&self) -> bool {
+        self.try_take_free() || self.overtake()
+    }
+
+    /// Takes it if nobody has it or waits for it.
+    #[inline]
+    fn try_take_free(&self) -> bool {
+        // Acquire: meets the Release of an unlock.
+        self.word.compare_exchange(0, LOCKED, Acquire, Relaxed).is_ok()
+    }
+
+    /// Takes it, if nobody has it, before those who wait.
+    #[cold]
+    fn overtake(&self) -> bool {
+        let mut now = self.word.load(Relaxed);
+        while now & LOCKED == 0 {
+            let counted = if now & WOKEN == 0 { now } else { (now & !OVERTAKEN_MASK) | (now.wrapping_add(OVERTAKEN) & OVERTAKEN_MASK) };
+            // Acquire: meets the Release of an unlock.
+            match self.word.compare_exchange_weak(now, counted | LOCKED, Acquire, Relaxed) {
+                Ok(_) => return true,
+                Err(other) => now = other,
+            }
+        }
+        false
+    }
+
+    pub(crate) fn is_taken(&self) -> bool {
+        self.word.load(Relaxed) & LOCKED != 0
+    }
+
+    /// Lets go. By the owner.
+    #[inline]
+    pub(crate) fn release(&self) {
+        // Release: meets the Acquire of who locks next.
+        if self.word.compare_exchange(LOCKED, 0, Release, Relaxed).is_err() {
+            self.release_slowly();
+        }
+    }
+
+    /// Lets go in favour of the one that has waited longest. By the owner.
+    pub(crate) fn release_fair(&self) {
+        // Acquire would be needed by nobody: the queue is read under its lock.
+        if self.word.load(Relaxed) & WAITERS == 0 || !self.wake_first(Hand::Over) {
+            self.release();
+        }
+    }
+
+    #[cold]
+    #[track_caller]
+    fn take_slowly(&self, deadline_ns: u64) -> bool {
+        let mut turn = if has_overtaken_long(self.word.load(Relaxed)) && may_wait() { Turn::AfterTheWoken } else { Turn::Any };
+        if turn == Turn::Any && self.spin() {
+            return true;
+        }
+        let me = Me::to_wait();
+        let waiter = Waiter::new(me.control(), Note { since_ns: clock::now_ns(), handed: Cell::new(false) });
+        loop {
+            if let QueueUp::Locked = self.queue_up(&me, &waiter, turn) {
+                return true;
+            }
+            // SAFETY: queued and begun just now, under the queue's lock, under which it is claimed.
+            let cause = unsafe { me.wait_at(&self.queue, deadline_ns, |queue| self.withdraw(queue, &waiter)) };
+            match cause {
+                Cause::Woken if waiter.note.handed.get() => return true,
+                Cause::Woken => turn = Turn::Woken,
+                _ => return false,
+            }
+            if self.try_as_woken() {
+                return true;
+            }
+            if deadline_ns != u64::MAX && clock::now_ns() >= deadline_ns {
+                return self.leave_as_woken();
+            }
+        }
+    }
+
+    /// Tries at least once, and for a moment if nobody waits yet.
+    fn spin(&self) -> bool {
+        for _ in 0..SPINS + 1 {
+            if self.overtake() {
+                return true;
+            }
+            if self.word.load(Relaxed) & WAITERS != 0 {
+                return false;
+            }
+            spin_loop();
+        }
+        false
+    }
+
+    /// Queues the caller, which waits from then on; or takes the lock, if it is free by now. One that was woken goes to the front, and asks for the lock if it has waited long enough.
+    fn queue_up(&self, me: &Me, waiter: &Waiter<Note>, turn: Turn) -> QueueUp {
+        let mut queue = self.queue.lock();
+        let (kept, mut asks) = (if turn == Turn::Woken { FLAGS & !WOKEN } else { !0 }, WAITERS);
+        if turn == Turn::Woken && has_waited_long(&waiter.note) {
+            asks |= HAND;
+        }
+        let mut now = self.word.load(Relaxed);
+        loop {
+            let free = now & LOCKED == 0 && !(turn == Turn::AfterTheWoken && now & WOKEN != 0);
+            let next = if free { now | LOCKED } else { now | asks } & kept;
+            // Acquire: as in `try_take`, if it was free.
+            match self.word.compare_exchange_weak(now, next, Acquire, Relaxed) {
+                Ok(_) if free => return QueueUp::Locked,
+                Ok(_) => break,
+                Err(other) => now = other,
+            }
+        }
+        // SAFETY: it is in no queue: new, or claimed and so taken out; it stays in place until it was claimed or withdrawn.
+        unsafe { if turn == Turn::Woken { queue.waiters.push_first(waiter) } else { queue.waiters.push(waiter) } };
+        me.begin_wait(Why::At(At::Mutex));
+        QueueUp::Queued
+    }
+
+    /// The wait was cut short: takes the waiter out, if nobody has.
+    fn withdraw(&self, queue: &mut Queue, waiter: &Waiter<Note>) {
+        // SAFETY: it was pushed to this queue.
+        unsafe { queue.waiters.remove(waiter) };
+        if queue.waiters.is_empty() {
+            self.word.fetch_and(!(WAITERS | HAND), Relaxed);
+        }
+    }
+
+    /// Takes the lock, and WOKEN away, if it is free. By the one that was told to try.
+    fn try_as_woken(&self) -> bool {
+        for _ in 0..SPINS + 1 {
+            let now = self.word.load(Relaxed);
+            // Acquire: meets the Release of an unlock.
+            if now & LOCKED == 0 && self.word.compare_exchange(now, (now | LOCKED) & FLAGS & !WOKEN, Acquire, Relaxed).is_ok() {
+                return true;
+            }
+            spin_loop();
+        }
+        false
+    }
+
+    /// Out of time: takes WOKEN away, or the lock, if it is free at last. By the one that was told to try.
+    fn leave_as_woken(&self) -> bool {
+        let mut now = self.word.load(Relaxed);
+        loop {
+            let free = now & LOCKED == 0;
+            let next = if free { now | LOCKED } else { now } & FLAGS & !WOKEN;
+            // Acquire: as in `try_as_woken`.
+            match self.word.compare_exchange_weak(now, next, Acquire, Relaxed) {
+                Ok(_) => return free,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    #[cold]
+    fn release_slowly(&self) {
+        let mut now = self.word.load(Relaxed);
+        loop {
+            debug_assert!(now & LOCKED != 0, "a Mutex was unlocked that was not locked");
+            if now & WAITERS == 0 || now & (WOKEN | HAND) == WOKEN {
+                // Release: meets the Acquire of who locks next.
+                match self.word.compare_exchange_weak(now, now & !LOCKED, Release, Relaxed) {
+                    Ok(_) => return,
+                    Err(other) => now = other,
+                }
+            } else if self.wake_first(Hand::IfAsked) {
+                return;
+            } else {
+                now = self.word.load(Relaxed);
+            }
+        }
+    }
+
+    /// Unlocks for the first waiter that can be woken; `false` if there was none, and the lock is still the caller's.
+    fn wake_first(&self, hand: Hand) -> bool {
+        let mut queue = self.queue.lock();
+        let over = match hand {
+            Hand::Over => true,
+            // HAND may have been asked for by one that has left since: then its successor is in luck.
+            Hand::IfAsked => self.word.load(Relaxed) & HAND != 0,
+        };
+        let tell = |note: &Note| note.handed.set(over);
+        let (home, now_ns) = (home(), clock::now_ns());
+        let stays = !over && !home.is_null() && now_ns.saturating_sub(queue.moved_ns) < STAY_NS;
+        let claimed = if stays { queue.waiters.claim_near(home, NEAR_LOOKS, tell) } else { queue.waiters.claim_first(tell) };
+        let gone = if queue.waiters.is_empty() { WAITERS } else { 0 };
+        let Some(claimed) = claimed else {
+            self.word.fetch_and(!(WAITERS | HAND), Relaxed);
+            return false;
+        };
+        if over {
+            self.word.fetch_and(!(HAND | gone), Relaxed);
+            drop(queue);
+        } else {
+            // SAFETY: blocks are never unmapped, and a home is an atomic.
+            let near = ptr::eq(unsafe { (*claimed.control).home() }, home);
+            if !near {
+                queue.moved_ns = now_ns;
+            }
+            let since = ticks(now_ns + if near { 0 } else { COMES_NS });
+            self.word.fetch_update(Relaxed, Relaxed, |now| Some((now & FLAGS & !gone) | WOKEN | since)).expect("it always updates");
+            drop(queue);
+            // Release: meets the Acquire of who locks next. The last touch (I4).
+            self.word.fetch_and(!LOCKED, Release);
+        }
+        make_ready(claimed);
+        true
+    }
+}
+
+fn has_waited_long(note: &Note) -> bool {
+    clock::now_ns().saturating_sub(note.since_ns) >= HAND_OVER_NS
+}
+
+/// A moment as it stands in the word.
+fn ticks(ns: u64) -> u32 {
+    (ns >> TICK_NS_LOG2 << SINCE_SHIFT) as u32
+}
+
+/// Whether the one that was woken has been overtaken for long. Looks at the clock each time the count has doubled, and so finds out before twice the time has passed.
+fn has_overtaken_long(word: u32) -> bool {
+    const TURN: u32 = (TURN_NS >> TICK_NS_LOG2 << SINCE_SHIFT) as u32;
+    let count = (word & OVERTAKEN_MASK) / OVERTAKEN;
+    count.is_power_of_two() && ticks(clock::now_ns()).wrapping_sub(word & !(FLAGS | OVERTAKEN_MASK)) as i32 >= TURN as i32
+}
+
+/// Who gets the lock when it is let go.
+#[derive(Clone, Copy)]
+enum Hand {
+    /// The first waiter.
+    Over,
+    /// The first waiter, if it has asked for it; else whoever comes first.
+    IfAsked,
+}

@@ -1,0 +1,209 @@
+//! `RwLock`: lock_api's types over our lock, under std's and DESIGN's names.
+
+use std::fmt;
+use std::time::Duration;
+
+use lock_api::GuardNoSend;
+
+use super::raw_rwlock::RawRwLock;
+use crate::os::clock;
+
+// SAFETY: the word lets in one writer, or readers (`raw_rwlock.rs`).
+unsafe impl lock_api::RawRwLock for RawRwLock {
+    #[allow(clippy::declare_interior_mutable_const, reason = "lock_api asks for it: a fresh lock per use")]
+    const INIT: Self = RawRwLock::unlocked();
+    type GuardMarker = GuardNoSend;
+
+    #[inline]
+    #[track_caller]
+    fn lock_shared(&self) {
+        self.read();
+    }
+
+    #[inline]
+    fn try_lock_shared(&self) -> bool {
+        self.try_read()
+    }
+
+    #[inline]
+    unsafe fn unlock_shared(&self) {
+        self.release_read();
+    }
+
+    #[inline]
+    #[track_caller]
+    fn lock_exclusive(&self) {
+        self.write();
+    }
+
+    #[inline]
+    fn try_lock_exclusive(&self) -> bool {
+        self.try_write()
+    }
+
+    #[inline]
+    unsafe fn unlock_exclusive(&self) {
+        self.release_write();
+    }
+
+    fn is_locked(&self) -> bool {
+        self.is_taken()
+    }
+
+    fn is_locked_exclusive(&self) -> bool {
+        self.is_written()
+    }
+}
+
+// SAFETY: as above; the writer becomes a reader in one step.
+unsafe impl lock_api::RawRwLockDowngrade for RawRwLock {
+    unsafe fn downgrade(&self) {
+        RawRwLock::downgrade(self);
+    }
+}
+
+/// Proof that a [`RwLock`] is locked for reading; dropping it unlocks. As parking_lot's: `RwLockReadGuard::map` is there.
+pub type RwLockReadGuard<'a, T> = lock_api::RwLockReadGuard<'a, RawRwLock, T>;
+
+/// Proof that a [`RwLock`] is locked for writing; dropping it unlocks. As parking_lot's: `RwLockWriteGuard::map` and `downgrade` are there.
+pub type RwLockWriteGuard<'a, T> = lock_api::RwLockWriteGuard<'a, RawRwLock, T>;
+
+/// A [`RwLockReadGuard`] that gives a part of the value.
+pub type MappedRwLockReadGuard<'a, T> = lock_api::MappedRwLockReadGuard<'a, RawRwLock, T>;
+
+/// A [`RwLockWriteGuard`] that gives a part of the value.
+pub type MappedRwLockWriteGuard<'a, T> = lock_api::MappedRwLockWriteGuard<'a, RawRwLock, T>;
+
+/// A value that many may read at once, or one may write.
+///
+/// As [`std::sync::RwLock`], without poisoning: a panic while it is locked unlocks it. Guards may be held while their fiber suspends: others then wait for as long. It can be a `static`.
+///
+/// # Fairness
+/// Readers and writers take turns, and who waits is handed the lock. A waiting writer stops readers that come; so one that reads already and reads again may wait for a writer that waits
+/// for it, for ever. When a writer unlocks, all readers that wait are let in as one batch, else the next writer; after the batch it is the turn of the writer that has waited longest.
+///
+/// # Suspends
+/// `read`, `write` and their timed forms do, while others have it or it is not their turn. They are no [cancel points](crate::cancelled).
+///
+/// # Examples
+/// ```
+/// static TABLE: sinew::sync::RwLock<Vec<u32>> = sinew::sync::RwLock::new(Vec::new());
+/// TABLE.write().push(7);
+/// let (one, two) = (TABLE.read(), TABLE.try_read().unwrap());
+/// assert_eq!(one[0] + two[0], 14);
+/// assert!(TABLE.try_write().is_none());
+/// ```
+#[derive(Default)]
+pub struct RwLock<T: ?Sized>(lock_api::RwLock<RawRwLock, T>);
+
+impl<T> RwLock<T> {
+    /// An unlocked one.
+    #[inline]
+    pub const fn new(value: T) -> Self {
+        Self(lock_api::RwLock::new(value))
+    }
+
+    /// The value.
+    #[inline]
+    pub fn into_inner(self) -> T {
+        self.0.into_inner()
+    }
+}
+
+impl<T: ?Sized> RwLock<T> {
+    /// Waits until no writer has it, nor waits for it, and locks it for reading.
+    ///
+    /// # Suspends
+    /// Yes, while a writer has it or waits. No cancel point.
+    ///
+    /// # Panics
+    /// If it has to wait inside [`no_suspend`](crate::no_suspend).
+    #[inline]
+    #[track_caller]
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read()
+    }
+
+    /// Waits until nobody has it, and locks it for writing.
+    ///
+    /// # Suspends
+    /// Yes, while others have it. No cancel point.
+    ///
+    /// # Panics
+    /// If it has to wait inside [`no_suspend`](crate::no_suspend).
+    #[inline]
+    #[track_caller]
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.0.write()
+    }
+
+    /// Locks it for reading, if no writer has it or waits for it.
+    #[inline]
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        self.0.try_read()
+    }
+
+    /// Locks it for writing, if nobody has it.
+    #[inline]
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        self.0.try_write()
+    }
+
+    /// As [`read`](Self::read), but gives up after `timeout`.
+    ///
+    /// # Suspends
+    /// As [`read`](Self::read), no longer than `timeout`.
+    #[track_caller]
+    pub fn read_timeout(&self, timeout: Duration) -> Option<RwLockReadGuard<'_, T>> {
+        // SAFETY: the raw lock was just taken for reading, by the caller, who is the guard's owner.
+        self.try_read()
+            .or_else(|| self.raw().read_until(clock::deadline_ns(timeout)).then(|| unsafe { self.0.make_read_guard_unchecked() }))
+    }
+
+    /// As [`write`](Self::write), but gives up after `timeout`.
+    ///
+    /// # Suspends
+    /// As [`write`](Self::write), no longer than `timeout`.
+    #[track_caller]
+    pub fn write_timeout(&self, timeout: Duration) -> Option<RwLockWriteGuard<'_, T>> {
+        // SAFETY: the raw lock was just taken for writing, by the caller, who is the guard's owner.
+        self.try_write()
+            .or_else(|| self.raw().write_until(clock::deadline_ns(timeout)).then(|| unsafe { self.0.make_write_guard_unchecked() }))
+    }
+
+    /// Whether anybody has it at this moment.
+    pub fn is_locked(&self) -> bool {
+        self.0.is_locked()
+    }
+
+    /// Whether a writer has it at this moment.
+    pub fn is_locked_exclusive(&self) -> bool {
+        self.0.is_locked_exclusive()
+    }
+
+    /// The value: nobody else can have it.
+    #[inline]
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut()
+    }
+
+    fn raw(&self) -> &RawRwLock {
+        // SAFETY: it is unlocked by guards alone.
+        unsafe { self.0.raw() }
+    }
+}
+
+impl<T> From<T> for RwLock<T> {
+    fn from(value: T) -> Self {
+        Self::new(value)
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<T: ?Sized> std::panic::UnwindSafe for RwLock<T> {}
+impl<T: ?Sized> std::panic::RefUnwindSafe for RwLock<T> {}

@@ -1,0 +1,89 @@
+//! Waiting, as plain threads do it.
+
+/// Stands in for `src/rt/wait.rs`: a model's thread is the waiter.
+pub mod wait {
+    use std::sync::Arc;
+
+    use crate::fiber::state::Cause;
+    use crate::fiber::why::Why;
+    use crate::fiber::{Claimed, Control};
+    use crate::os::futex;
+    use crate::os::lock::Lock;
+    use crate::sched::worker::make_ready;
+
+    /// A deadline that may come at any moment of a wait: the model tries each.
+    pub const SOON: u64 = 1;
+
+    pub struct Me(Arc<Control>);
+
+    impl Me {
+        pub fn to_wait() -> Me {
+            Me(Arc::new(Control::new()))
+        }
+
+        pub fn control(&self) -> &Control {
+            &self.0
+        }
+
+        pub fn begin_wait(&self, why: Why) {
+            self.control().note_why(why);
+            self.control().state.begin_wait();
+        }
+
+        /// # Safety
+        /// As in `src`.
+        pub unsafe fn wait(&self, deadline_ns: u64) -> Cause {
+            let state = &self.control().state;
+            if deadline_ns != u64::MAX {
+                loom::thread::yield_now();
+                let _ = state.claim(Cause::TimedOut);
+            }
+            while let Some(word) = state.waiting() {
+                futex::wait(state.word(), word, u64::MAX);
+            }
+            // Whoever claimed it may yet wake it: the block must stay, as blocks in `src` do.
+            std::mem::forget(self.0.clone());
+            state.end_wait()
+        }
+
+        /// # Safety
+        /// As in `src`.
+        pub unsafe fn wait_at<Q>(&self, lock: &Lock<Q>, deadline_ns: u64, withdraw: impl FnOnce(&mut Q)) -> Cause {
+            // SAFETY: the caller's promise.
+            let cause = unsafe { self.wait(deadline_ns) };
+            match cause {
+                Cause::Woken => self.pass_through(lock),
+                _ => withdraw(&mut lock.lock()),
+            }
+            cause
+        }
+
+        pub fn pass_through<Q>(&self, lock: &Lock<Q>) {
+            drop(lock.lock());
+        }
+    }
+
+    pub fn home() -> *const () {
+        std::ptr::null()
+    }
+
+    pub fn may_wait() -> bool {
+        true
+    }
+
+    /// As in `src`, for threads alone.
+    #[must_use]
+    pub struct Wakes(());
+
+    impl Wakes {
+        pub fn none() -> Self {
+            Self(())
+        }
+
+        pub fn add(&self, claimed: Claimed) {
+            make_ready(claimed);
+        }
+
+        pub fn pay(self) {}
+    }
+}

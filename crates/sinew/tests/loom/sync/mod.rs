@@ -1,0 +1,4 @@
+#[path = "../../../src/sync/raw_mutex.rs"]
+pub mod raw_mutex;
+
+mod model;

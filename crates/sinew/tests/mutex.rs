@@ -1,0 +1,265 @@
+//! `Mutex`: one at a time, fibers and threads alike; nobody is lost, nobody is overtaken for long.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use sinew::sync::{Mutex, MutexGuard};
+
+const FOREVER: Duration = Duration::from_secs(3600);
+
+fn runtime(workers: usize) -> sinew::Runtime {
+    sinew::Runtime::builder().workers(workers).build().unwrap()
+}
+
+fn wait_until(condition: impl Fn() -> bool) {
+    while !condition() {
+        sinew::yield_now();
+    }
+}
+
+/// Fibers that each wait for the lock, which the caller has, to write their number into it.
+fn spawn_waiters(lock: &Arc<Mutex<Vec<usize>>>, count: usize) -> Vec<sinew::JoinHandle<()>> {
+    (0..count)
+        .map(|i| {
+            let lock = lock.clone();
+            let waiter = sinew::spawn(move || lock.lock().push(i));
+            // On one worker: a yield lets it run until it waits.
+            sinew::yield_now();
+            waiter
+        })
+        .collect()
+}
+
+/// A counter that is not atomic is never torn, whoever adds to it: fibers of two runtimes and plain threads.
+#[test]
+fn fibers_and_threads_share_one_mutex() {
+    const EACH: usize = 2_000;
+    let (one, two) = (runtime(2), runtime(1));
+    let sum = Arc::new(Mutex::new(0usize));
+    let add = |sum: Arc<Mutex<usize>>| {
+        move || {
+            for i in 0..EACH {
+                let mut held = sum.lock();
+                let before = *held;
+                if i % 16 == 0 {
+                    sinew::yield_now();
+                }
+                *held = before + 1;
+            }
+        }
+    };
+    let fibers: Vec<_> = (0..8).map(|i| if i % 2 == 0 { one.spawn(add(sum.clone())) } else { two.spawn(add(sum.clone())) }).collect();
+    let threads: Vec<_> = (0..3).map(|_| std::thread::spawn(add(sum.clone()))).collect();
+    fibers.into_iter().for_each(|f| f.join().unwrap());
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    assert_eq!(*sum.lock(), 11 * EACH);
+    assert!(!sum.is_locked());
+}
+
+/// On one worker waiters get it in the order in which they came.
+#[test]
+fn waiters_of_one_worker_get_it_in_order() {
+    runtime(1).run(|| {
+        let lock = Arc::new(Mutex::new(Vec::new()));
+        let held = lock.lock();
+        let waiters = spawn_waiters(&lock, 10);
+        drop(held);
+        waiters.into_iter().for_each(|w| w.join().unwrap());
+        assert_eq!(*lock.lock(), (0..10).collect::<Vec<_>>());
+    });
+}
+
+/// A fair unlock gives it away: the one that unlocked does not get it back before the waiter had it.
+#[test]
+fn a_fair_unlock_hands_it_over() {
+    runtime(1).run(|| {
+        let lock = Arc::new(Mutex::new(Vec::new()));
+        let held = lock.lock();
+        let waiters = spawn_waiters(&lock, 1);
+        MutexGuard::unlock_fair(held);
+        assert!(lock.try_lock().is_none(), "it is the waiter's, though that has not run yet");
+        lock.lock().push(99);
+        waiters.into_iter().for_each(|w| w.join().unwrap());
+        assert_eq!(*lock.lock(), [0, 99]);
+    });
+}
+
+/// A fiber that locks and unlocks in a loop, and never yields, does not keep others of its worker from the lock: it queues behind them.
+#[test]
+fn a_busy_fiber_lets_a_waiter_of_its_worker_have_its_turn() {
+    runtime(1).run(|| {
+        let lock = Arc::new(Mutex::new(Vec::new()));
+        let held = lock.lock();
+        let waiters = spawn_waiters(&lock, 3);
+        drop(held);
+        while lock.lock().len() < 3 {}
+        waiters.into_iter().for_each(|w| w.join().unwrap());
+    });
+}
+
+/// The same from another worker.
+#[test]
+fn a_busy_fiber_lets_waiters_of_other_workers_have_their_turn() {
+    runtime(2).run(|| {
+        let turns = Arc::new(Mutex::new(0usize));
+        let others: Vec<_> = (0..8)
+            .map(|_| {
+                let turns = turns.clone();
+                sinew::spawn(move || (0..50).for_each(|_| *turns.lock() += 1))
+            })
+            .collect();
+        while *turns.lock() < 400 {}
+        others.into_iter().for_each(|o| o.join().unwrap());
+    });
+}
+
+#[test]
+fn a_timed_lock_gives_up_and_takes_nothing_with_it() {
+    runtime(2).run(|| {
+        let lock = Arc::new(Mutex::new(0));
+        let held = lock.lock();
+        assert!(lock.try_lock().is_none());
+        assert!(lock.lock_timeout(Duration::ZERO).is_none());
+        assert!(lock.lock_timeout(Duration::from_millis(1)).is_none());
+        let elsewhere = lock.clone();
+        let thread = std::thread::spawn(move || elsewhere.lock_timeout(Duration::from_millis(1)).is_none());
+        assert!(thread.join().unwrap());
+        drop(held);
+        assert!(lock.lock_timeout(FOREVER).is_some());
+        assert!(lock.lock_timeout(Duration::ZERO).is_some(), "it is free: no time is needed");
+    });
+}
+
+/// Time-outs race unlocks, over and over: whoever says it has it has it alone, and in the end it is free.
+#[test]
+fn time_outs_that_race_unlocks_lose_nothing() {
+    let rounds = if cfg!(debug_assertions) { 2_000 } else { 100_000 };
+    let runtime = runtime(2);
+    let (lock, inside, got) = (Arc::new(Mutex::new(0usize)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let fibers: Vec<_> = (0..4u64)
+        .map(|i| {
+            let (lock, inside, got) = (lock.clone(), inside.clone(), got.clone());
+            runtime.spawn(move || {
+                for round in 0..rounds {
+                    let Some(mut held) = lock.lock_timeout(Duration::from_nanos((i * 7919 + round * 104_729) % 20_000)) else { continue };
+                    assert_eq!(inside.fetch_add(1, SeqCst), 0, "two are inside");
+                    *held += 1;
+                    got.fetch_add(1, SeqCst);
+                    if round % 5 == 0 {
+                        sinew::yield_now();
+                    }
+                    inside.fetch_sub(1, SeqCst);
+                }
+            })
+        })
+        .collect();
+    fibers.into_iter().for_each(|f| f.join().unwrap());
+    assert_eq!(*lock.try_lock().expect("nobody has it any more"), got.load(SeqCst));
+}
+
+/// The last one out frees it at once, while the unlock of the one before may still be under way.
+#[test]
+fn a_mutex_may_be_freed_by_its_next_owner() {
+    struct Shared(*mut Mutex<usize>);
+    // SAFETY: the pointer is to a Mutex that all of them may use until the last one frees it.
+    unsafe impl Send for Shared {}
+    fn leave(shared: Shared) {
+        let pointer = { shared }.0;
+        // SAFETY: the count says who is the last; nobody touches it after that.
+        unsafe {
+            let left = {
+                let mut held = (*pointer).lock();
+                *held -= 1;
+                *held
+            };
+            if left == 0 {
+                drop(Box::from_raw(pointer));
+            }
+        }
+    }
+    let rounds = if cfg!(debug_assertions) { 500 } else { 20_000 };
+    let runtime = runtime(2);
+    for _ in 0..rounds {
+        let pointer = Box::into_raw(Box::new(Mutex::new(4)));
+        let fibers: Vec<_> = (0..3).map(|_| Shared(pointer)).map(|shared| runtime.spawn(move || leave(shared))).collect();
+        leave(Shared(pointer));
+        fibers.into_iter().for_each(|f| f.join().unwrap());
+    }
+}
+
+#[test]
+fn a_panic_unlocks_and_does_not_poison() {
+    static LOCK: Mutex<u32> = Mutex::new(7);
+    let panicked = sinew::spawn(|| {
+        let _held = LOCK.lock();
+        panic!("inside");
+    });
+    assert!(panicked.join().is_err());
+    assert_eq!(*LOCK.lock(), 7);
+}
+
+/// Not a cancel point: a cancelled fiber waits as any other, and gets it.
+#[test]
+fn a_cancelled_fiber_still_locks() {
+    runtime(1).run(|| {
+        let lock = Arc::new(Mutex::new(Vec::new()));
+        let held = lock.lock();
+        let waiters = spawn_waiters(&lock, 1);
+        waiters[0].cancel();
+        sinew::yield_now();
+        assert!(!waiters[0].is_finished());
+        drop(held);
+        waiters.into_iter().for_each(|w| w.join().unwrap());
+        assert_eq!(lock.lock().len(), 1);
+    });
+}
+
+/// Where nothing may suspend, a lock that is free is taken and one that is taken is refused; and the mutex is as it was.
+#[test]
+fn a_lock_that_would_wait_is_refused_in_no_suspend() {
+    runtime(1).run(|| {
+        let lock = Arc::new(Mutex::new(Vec::new()));
+        sinew::no_suspend(|| lock.lock().push(1));
+        let held = lock.lock();
+        let inside = std::panic::catch_unwind(|| sinew::no_suspend(|| drop(lock.lock())));
+        assert!(inside.is_err());
+        drop(held);
+        assert_eq!(lock.lock().len(), 1);
+    });
+}
+
+#[test]
+fn guards_map_and_values_come_out() {
+    let mut lock = Mutex::new((1, String::from("a")));
+    MutexGuard::map(lock.lock(), |pair| &mut pair.1).push('b');
+    lock.get_mut().0 = 2;
+    assert_eq!(format!("{lock:?}"), "Mutex { data: (2, \"ab\") }");
+    assert_eq!(lock.into_inner(), (2, "ab".into()));
+    assert_eq!(*Mutex::<u8>::default().lock(), 0);
+    assert_eq!(*Mutex::from(3).lock(), 3);
+    let whole: Arc<Mutex<[u8]>> = Arc::new(Mutex::new([1, 2, 3]));
+    whole.lock()[0] = 9;
+    assert_eq!(whole.lock().len(), 3);
+}
+
+/// What waits says so, when its runtime is asked to end.
+#[test]
+fn a_report_says_that_a_fiber_waits_for_a_mutex() {
+    let lock = Arc::new(Mutex::new(()));
+    let held = lock.lock();
+    let runtime = runtime(1);
+    let (elsewhere, waits) = (lock.clone(), Arc::new(AtomicBool::new(false)));
+    let says = waits.clone();
+    runtime.spawn(move || {
+        says.store(true, SeqCst);
+        drop(elsewhere.lock());
+    });
+    wait_until(|| waits.load(SeqCst));
+    let unfinished = runtime.shutdown_timeout(Duration::from_millis(100)).unwrap_err();
+    assert!(format!("{unfinished}").contains("waits for a Mutex"), "{unfinished}");
+    drop(held);
+}
+
+const fn sync<T: Send + Sync>() {}
+const _: () = sync::<Mutex<std::cell::Cell<u8>>>();

@@ -1,0 +1,622 @@
+//! Condvar and RwLock, in fibers, on threads, and both mixed: bthread's cond and rwlock scenarios, flare's, and the rules of who goes first.
+
+mod common;
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use common::{On, rounds, until};
+use sinew::sync::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use sinew::{Runtime, current, no_suspend, spawn, yield_now};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const MILLI: Duration = Duration::from_millis(1);
+
+fn alone<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    Runtime::builder().workers(1).build().unwrap().run(f)
+}
+
+fn panics(f: impl FnOnce()) -> bool {
+    catch_unwind(AssertUnwindSafe(f)).is_err()
+}
+
+#[test]
+fn they_may_be_shared_and_sent_as_std_s_may() {
+    fn both<T: Send + Sync + std::panic::UnwindSafe>() {}
+    both::<Condvar>();
+    both::<RwLock<Vec<u8>>>();
+    fn send<T: Send>() {}
+    send::<RwLock<std::cell::Cell<u8>>>();
+    fn sync<T: Sync>() {}
+    sync::<RwLockReadGuard<'static, u8>>();
+    sync::<RwLockWriteGuard<'static, u8>>();
+}
+
+// Condvar
+
+type Channel<T> = (Mutex<VecDeque<T>>, Condvar, Condvar);
+
+/// Producers and consumers over a buffer of two: nothing is lost, doubled, or out of order.
+#[test]
+fn producers_and_consumers_meet_at_two_condvars() {
+    const PARTS: usize = 4;
+    let each = rounds(40_000);
+    let channel: Arc<Channel<usize>> = Arc::default();
+    let producers: Vec<_> = (0..PARTS)
+        .map(|index| {
+            let channel = channel.clone();
+            On::by_turns(index).start(move || {
+                for value in 0..each {
+                    let mut buffer = channel.0.lock();
+                    channel.1.wait_while(&mut buffer, |buffer| buffer.len() >= 2);
+                    buffer.push_back(value * PARTS + index);
+                    drop(buffer);
+                    channel.2.notify_one();
+                }
+            })
+        })
+        .collect();
+    let consumers: Vec<_> = (0..PARTS)
+        .map(|index| {
+            let channel = channel.clone();
+            On::by_turns(index + 1).start(move || {
+                let mut got = Vec::new();
+                for _ in 0..each {
+                    let mut buffer = channel.0.lock();
+                    channel.2.wait_while(&mut buffer, |buffer| buffer.is_empty());
+                    got.push(buffer.pop_front().unwrap());
+                    channel.1.notify_one();
+                }
+                got
+            })
+        })
+        .collect();
+    producers.into_iter().for_each(|producer| producer());
+    let mut all: Vec<usize> = consumers.into_iter().flat_map(|consumer| consumer()).collect();
+    all.sort_unstable();
+    assert_eq!(all, (0..each * PARTS).collect::<Vec<_>>());
+}
+
+#[test]
+fn one_notification_wakes_one_and_all_wakes_all() {
+    for on in On::BOTH {
+        let shared: Arc<(Mutex<usize>, Condvar)> = Arc::default();
+        let woken = Arc::new(AtomicUsize::new(0));
+        let waiters: Vec<_> = (0..10)
+            .map(|_| {
+                let (shared, woken) = (shared.clone(), woken.clone());
+                on.start(move || {
+                    let mut arrived = shared.0.lock();
+                    *arrived += 1;
+                    shared.1.wait(&mut arrived);
+                    woken.fetch_add(1, SeqCst);
+                })
+            })
+            .collect();
+        // Who has counted himself under the mutex is queued when another has that.
+        until(|| *shared.0.lock() == 10);
+        assert!(shared.1.notify_one());
+        until(|| woken.load(SeqCst) == 1);
+        let held = shared.0.lock();
+        assert_eq!(shared.1.notify_all(), 9);
+        assert_eq!((shared.1.notify_all(), shared.1.notify_one()), (0, false));
+        assert_eq!(woken.load(SeqCst), 1, "they need the mutex");
+        drop(held);
+        waiters.into_iter().for_each(|waiter| waiter());
+        assert_eq!(woken.load(SeqCst), 10, "no wake-up came for no reason");
+    }
+}
+
+#[test]
+fn notifications_go_to_those_who_waited_longest() {
+    alone(|| {
+        let shared: Arc<(Mutex<Vec<usize>>, Condvar)> = Arc::default();
+        let arrived = Arc::new(AtomicUsize::new(0));
+        let fibers: Vec<_> = (0..5)
+            .map(|index| {
+                let (shared, arrived) = (shared.clone(), arrived.clone());
+                let fiber = spawn({
+                    let arrived = arrived.clone();
+                    move || {
+                        let mut order = shared.0.lock();
+                        arrived.fetch_add(1, SeqCst);
+                        shared.1.wait(&mut order);
+                        order.push(index);
+                    }
+                });
+                until(|| arrived.load(SeqCst) == index + 1);
+                fiber
+            })
+            .collect();
+        for count in 1..=5 {
+            assert!(shared.1.notify_one());
+            until(|| shared.0.lock().len() == count);
+        }
+        fibers.into_iter().for_each(|f| f.join().unwrap());
+        assert_eq!(*shared.0.lock(), [0, 1, 2, 3, 4]);
+    });
+}
+
+#[test]
+fn a_timed_wait_says_whether_its_time_was_up_and_has_the_mutex() {
+    for on in On::BOTH {
+        on.start(|| {
+            let (mutex, condvar) = (Mutex::new(0), Condvar::new());
+            let mut guard = mutex.lock();
+            assert!(condvar.wait_timeout(&mut guard, MILLI).timed_out());
+            assert!(condvar.wait_timeout(&mut guard, Duration::ZERO).timed_out());
+            assert!(condvar.wait_until(&mut guard, Instant::now()).timed_out());
+            assert!(condvar.wait_while_timeout(&mut guard, |_| true, MILLI).timed_out());
+            assert!(!condvar.wait_while_timeout(&mut guard, |_| false, Duration::ZERO).timed_out());
+            assert!(mutex.is_locked() && mutex.try_lock().is_none());
+            *guard += 1;
+            assert!(!condvar.notify_one(), "nobody is left in the queue");
+        })();
+    }
+}
+
+/// bthread's `cond_bug`: five producers, and a consumer whose waits last 5 us.
+#[test]
+fn short_timed_waits_make_progress() {
+    const PRODUCERS: usize = 5;
+    let each = rounds(20_000);
+    let shared: Arc<(Mutex<usize>, Condvar)> = Arc::default();
+    let producers: Vec<_> = (0..PRODUCERS)
+        .map(|index| {
+            let shared = shared.clone();
+            On::by_turns(index).start(move || {
+                for _ in 0..each {
+                    *shared.0.lock() += 1;
+                    shared.1.notify_one();
+                }
+            })
+        })
+        .collect();
+    let (mut taken, mut guard) = (0, shared.0.lock());
+    while taken < PRODUCERS * each {
+        shared.1.wait_while_timeout(&mut guard, |count| *count == 0, Duration::from_micros(5));
+        taken += std::mem::take(&mut *guard);
+    }
+    drop(guard);
+    producers.into_iter().for_each(|producer| producer());
+}
+
+/// flare's `notify_all` raced with time-outs: every notified one, and no other, says that it was not its time.
+#[test]
+fn notifications_against_timeouts_are_counted_once() {
+    const WAITERS: usize = 6;
+    let shared: Arc<(Mutex<()>, Condvar)> = Arc::default();
+    let left = Arc::new(AtomicUsize::new(WAITERS));
+    let waiters: Vec<_> = (0..WAITERS)
+        .map(|index| {
+            let (shared, left) = (shared.clone(), left.clone());
+            let on = if index == 0 { On::Thread } else { On::Fiber };
+            on.start(move || {
+                let mut notified = 0;
+                for round in 0..rounds(300_000) / WAITERS {
+                    let mut guard = shared.0.lock();
+                    let timeout = Duration::from_micros((round * 7 + index) as u64 % 50);
+                    notified += usize::from(!shared.1.wait_timeout(&mut guard, timeout).timed_out());
+                }
+                left.fetch_sub(1, SeqCst);
+                notified
+            })
+        })
+        .collect();
+    let (mut notified, mut turn) = (0, 0);
+    while left.load(SeqCst) > 0 {
+        turn += 1;
+        notified += if turn % 3 == 0 { shared.1.notify_all() } else { usize::from(shared.1.notify_one()) };
+        yield_now();
+    }
+    assert_eq!(waiters.into_iter().map(|waiter| waiter()).sum::<usize>(), notified);
+}
+
+#[test]
+fn fibers_and_a_thread_play_ping_pong() {
+    static TURN: Mutex<usize> = Mutex::new(0);
+    static CHANGED: Condvar = Condvar::new();
+    let players: Vec<_> = (0..3)
+        .map(|index| {
+            let on = if index == 2 { On::Thread } else { On::Fiber };
+            on.start(move || {
+                for _ in 0..rounds(10_000) {
+                    let mut turn = TURN.lock();
+                    CHANGED.wait_while(&mut turn, |turn| *turn % 3 != index);
+                    *turn += 1;
+                    CHANGED.notify_all();
+                }
+            })
+        })
+        .collect();
+    players.into_iter().for_each(|player| player());
+    assert_eq!(*TURN.lock(), 3 * rounds(10_000));
+}
+
+#[test]
+fn many_fibers_wait_at_one_condvar() {
+    let fibers = if cfg!(debug_assertions) { 2_000 } else { 32_768 };
+    let shared: Arc<(Mutex<(usize, bool)>, Condvar)> = Arc::default();
+    let handles: Vec<_> = (0..fibers)
+        .map(|_| {
+            let shared = shared.clone();
+            spawn(move || {
+                let mut state = shared.0.lock();
+                state.0 += 1;
+                shared.1.wait_while(&mut state, |state| !state.1);
+                state.0 -= 1;
+            })
+        })
+        .collect();
+    until(|| shared.0.lock().0 == fibers);
+    shared.0.lock().1 = true;
+    assert_eq!(shared.1.notify_all(), fibers);
+    handles.into_iter().for_each(|h| h.join().unwrap());
+    assert_eq!(shared.0.lock().0, 0);
+}
+
+#[test]
+fn locks_and_condvars_are_no_cancel_points() {
+    let shared: Arc<(Mutex<()>, Condvar, RwLock<()>)> = Arc::default();
+    let write = shared.2.write();
+    let fiber = {
+        let shared = shared.clone();
+        spawn(move || {
+            current().cancel();
+            sinew::timeout(Duration::ZERO, || {
+                shared.1.wait(&mut shared.0.lock());
+                drop(shared.2.read());
+                drop(shared.2.write());
+            })
+        })
+    };
+    until(|| shared.1.notify_one());
+    drop(write);
+    assert_eq!(fiber.join().unwrap(), Ok(()));
+}
+
+#[test]
+fn where_it_must_not_suspend_a_wait_panics_and_leaves_the_mutex_locked() {
+    for on in On::BOTH {
+        on.start(|| {
+            let (mutex, condvar, lock) = (Mutex::new(0), Condvar::new(), RwLock::new(0));
+            let mut guard = mutex.lock();
+            no_suspend(|| {
+                assert!(panics(|| condvar.wait(&mut guard)));
+                assert!(mutex.is_locked());
+                let read = lock.read();
+                assert!(panics(|| drop(lock.write())));
+                drop(read);
+                let write = lock.write();
+                assert!(panics(|| drop(lock.read())));
+                assert!(panics(|| drop(lock.read_timeout(HOUR))));
+                drop(write);
+            });
+            assert!(!condvar.notify_one(), "the refused wait left nothing behind");
+            assert!(!lock.is_locked());
+        })();
+    }
+}
+
+/// The waiter frees mutex and condvar as soon as it has been notified and has let go of the mutex, while the notifier may still be in its call.
+#[test]
+fn a_condvar_may_be_freed_by_the_woken_one() {
+    type Both = (Mutex<bool>, Condvar);
+    struct Shared(*mut Both);
+    // SAFETY: what it points to is `Sync`, and freed by one.
+    unsafe impl Send for Shared {}
+    for round in 0..rounds(40_000) {
+        let both = Box::into_raw(Box::<Both>::default());
+        let (waiter, notifier) = (Shared(both), Shared(both));
+        let on = |part: usize| if round % 8 == part { On::Thread } else { On::Fiber };
+        let waiter = on(0).start(move || {
+            let shared = waiter;
+            // SAFETY: it is alive until it is freed here.
+            unsafe {
+                let mut ready = (*shared.0).0.lock();
+                (*shared.0).1.wait_while(&mut ready, |ready| !*ready);
+                drop(ready);
+                drop(Box::from_raw(shared.0));
+            }
+        });
+        let notifier = on(if round % 16 == 0 { 0 } else { 1 }).start(move || {
+            let shared = notifier;
+            // SAFETY: the waiter needs the mutex, which is held until it was notified, before it frees.
+            unsafe {
+                let mut ready = (*shared.0).0.lock();
+                *ready = true;
+                (*shared.0).1.notify_one();
+            }
+        });
+        waiter();
+        notifier();
+    }
+}
+
+// RwLock
+
+#[test]
+fn many_read_at_once_and_one_writes_alone() {
+    let lock = Arc::new(RwLock::new(0));
+    let inside = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
+    let parts: Vec<_> = (0..16)
+        .map(|index| {
+            let (lock, inside) = (lock.clone(), inside.clone());
+            let on = if index % 8 == 0 { On::Thread } else { On::Fiber };
+            on.start(move || {
+                let mut writes = 0;
+                for round in 0..rounds(20_000) {
+                    if (round + index) % 5 == 0 {
+                        let mut value = lock.write();
+                        assert_eq!((inside.0.fetch_add(1, SeqCst), inside.1.load(SeqCst)), (0, 0));
+                        if round % 16 == 0 {
+                            yield_now();
+                        }
+                        *value += 1;
+                        writes += 1;
+                        inside.0.fetch_sub(1, SeqCst);
+                    } else {
+                        let value = lock.read();
+                        inside.1.fetch_add(1, SeqCst);
+                        assert_eq!(inside.0.load(SeqCst), 0);
+                        if round % 16 == 0 {
+                            yield_now();
+                        }
+                        let _ = *value;
+                        inside.1.fetch_sub(1, SeqCst);
+                    }
+                }
+                writes
+            })
+        })
+        .collect();
+    let writes: usize = parts.into_iter().map(|part| part()).sum();
+    assert_eq!(*lock.read(), writes);
+    assert!(!lock.is_locked());
+}
+
+/// flare's mix: most read, some write, some try, some give up; what is written is whole.
+#[test]
+fn a_mix_of_all_ways_to_lock_keeps_the_value_whole() {
+    let lock = Arc::new(RwLock::new((0usize, 0usize)));
+    let parts: Vec<_> = (0..20)
+        .map(|index| {
+            let lock = lock.clone();
+            let on = if index % 10 == 0 { On::Thread } else { On::Fiber };
+            on.start(move || {
+                let (mut writes, soon) = (0, Duration::from_micros(20));
+                let write = |mut value: RwLockWriteGuard<'_, (usize, usize)>| {
+                    value.0 += 1;
+                    if value.0 % 8 == 0 {
+                        yield_now();
+                    }
+                    value.1 += 1;
+                    1
+                };
+                for round in 0..rounds(20_000) {
+                    match (round * 13 + index) % 100 {
+                        0..5 => writes += write(lock.write()),
+                        5..9 => writes += lock.write_timeout(soon).map_or(0, write),
+                        9..10 => writes += lock.try_write().map_or(0, write),
+                        10..30 => drop(lock.read_timeout(soon).map(|value| assert_eq!(value.0, value.1))),
+                        30..40 => drop(lock.try_read().map(|value| assert_eq!(value.0, value.1))),
+                        _ => {
+                            let value = lock.read();
+                            if round % 64 == 0 {
+                                yield_now();
+                            }
+                            assert_eq!(value.0, value.1);
+                        }
+                    }
+                }
+                writes
+            })
+        })
+        .collect();
+    let writes: usize = parts.into_iter().map(|part| part()).sum();
+    assert_eq!(*lock.write(), (writes, writes));
+}
+
+/// One worker, so that a fiber that has said that it comes is queued when another runs. Two readers have it; then come a writer, two readers, a writer, a reader.
+#[test]
+fn readers_and_writers_take_turns() {
+    alone(|| {
+        let lock = Arc::new(RwLock::new(()));
+        let (arrived, order) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let first = (lock.read(), lock.read());
+        let fibers: Vec<_> = ["w1", "r1", "r2", "w2", "r3"]
+            .into_iter()
+            .enumerate()
+            .map(|(index, name)| {
+                let (lock, arrived, order) = (lock.clone(), arrived.clone(), order.clone());
+                let fiber = spawn({
+                    let arrived = arrived.clone();
+                    move || {
+                        arrived.fetch_add(1, SeqCst);
+                        if name.starts_with('w') {
+                            let _guard = lock.write();
+                            order.lock().push(name);
+                            yield_now();
+                            order.lock().push("out");
+                        } else {
+                            let _guard = lock.read();
+                            order.lock().push(name);
+                            yield_now();
+                        }
+                    }
+                });
+                until(|| arrived.load(SeqCst) == index + 1);
+                fiber
+            })
+            .collect();
+        assert!(lock.try_read().is_none(), "a waiting writer stops readers");
+        assert!(lock.read_timeout(MILLI).is_none() && lock.write_timeout(MILLI).is_none());
+        assert!(order.lock().is_empty());
+        drop(first);
+        fibers.into_iter().for_each(|f| f.join().unwrap());
+        assert_eq!(*order.lock(), ["w1", "out", "r1", "r2", "r3", "w2", "out"]);
+    });
+}
+
+/// Readers that overlap so that the lock is never free of them: a writer gets in all the same.
+#[test]
+fn a_writer_is_not_starved_by_readers() {
+    let lock = Arc::new(RwLock::new(false));
+    let begun = Arc::new(AtomicUsize::new(0));
+    let readers: Vec<_> = (0..4)
+        .map(|_| {
+            let (lock, begun) = (lock.clone(), begun.clone());
+            spawn(move || {
+                let mut guard = lock.read();
+                begun.fetch_add(1, SeqCst);
+                while !*guard {
+                    // The next reader is let in before this one leaves, unless a writer waits.
+                    yield_now();
+                    let next = lock.try_read();
+                    drop(guard);
+                    guard = next.unwrap_or_else(|| lock.read());
+                }
+            })
+        })
+        .collect();
+    until(|| begun.load(SeqCst) == 4);
+    *lock.write() = true;
+    readers.into_iter().for_each(|r| r.join().unwrap());
+}
+
+/// Writers that hand the lock to one another: a reader gets in all the same.
+#[test]
+fn a_reader_is_not_starved_by_writers() {
+    let lock = Arc::new(RwLock::new(0));
+    let over = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..4)
+        .map(|_| {
+            let (lock, over) = (lock.clone(), over.clone());
+            spawn(move || {
+                while !over.load(SeqCst) {
+                    let mut value = lock.write();
+                    *value += 1;
+                    yield_now();
+                }
+            })
+        })
+        .collect();
+    for on in On::BOTH {
+        let lock = lock.clone();
+        on.start(move || (0..rounds(1_000)).for_each(|_| drop(lock.read())))();
+    }
+    over.store(true, SeqCst);
+    writers.into_iter().for_each(|w| w.join().unwrap());
+}
+
+/// bthread's "failed write does not leak": a writer that gives up lets the readers behind it in, and leaves the lock as it was.
+#[test]
+fn a_writer_that_gives_up_lets_the_readers_behind_it_in() {
+    alone(|| {
+        let lock = Arc::new(RwLock::new(()));
+        let read = lock.read();
+        let arrived = Arc::new(AtomicUsize::new(0));
+        let writer = {
+            let (lock, arrived) = (lock.clone(), arrived.clone());
+            spawn(move || {
+                arrived.fetch_add(1, SeqCst);
+                lock.write_timeout(20 * MILLI).is_none()
+            })
+        };
+        until(|| arrived.load(SeqCst) == 1);
+        let reader = {
+            let lock = lock.clone();
+            spawn(move || drop(lock.read()))
+        };
+        reader.join().unwrap();
+        assert!(writer.join().unwrap());
+        assert!(lock.try_read().is_some() && lock.try_write().is_none());
+        drop(read);
+        assert!(lock.try_write().is_some());
+    });
+}
+
+#[test]
+fn a_writer_becomes_a_reader_and_lets_others_in() {
+    alone(|| {
+        let lock = Arc::new(RwLock::new(1));
+        let mut write = lock.write();
+        let arrived = Arc::new(AtomicUsize::new(0));
+        let readers: Vec<_> = (0..3)
+            .map(|_| {
+                let (lock, arrived) = (lock.clone(), arrived.clone());
+                spawn(move || {
+                    arrived.fetch_add(1, SeqCst);
+                    *lock.read()
+                })
+            })
+            .collect();
+        until(|| arrived.load(SeqCst) == 3);
+        *write = 2;
+        let read = RwLockWriteGuard::downgrade(write);
+        assert!(readers.into_iter().all(|r| r.join().unwrap() == 2));
+        assert!(lock.is_locked() && !lock.is_locked_exclusive());
+        assert_eq!(*read, 2);
+    });
+}
+
+#[test]
+fn a_rwlock_has_parking_lot_s_guards_and_is_not_poisoned() {
+    static STATIC: RwLock<(u8, u8)> = RwLock::new((1, 2));
+    let part = RwLockReadGuard::map(STATIC.read(), |pair| &pair.1);
+    assert_eq!(*part, 2);
+    assert!(STATIC.try_write().is_none());
+    drop(part);
+    *RwLockWriteGuard::map(STATIC.write(), |pair| &mut pair.0) = 7;
+    let fiber = spawn(|| {
+        let mut guard = STATIC.write();
+        guard.1 = 8;
+        panic!("expected by the test");
+    });
+    assert!(fiber.join().is_err());
+    assert_eq!(*STATIC.read(), (7, 8));
+    let mut lock = RwLock::from(Arc::new(3));
+    *Arc::get_mut(lock.get_mut()).unwrap() += 1;
+    assert_eq!(format!("{lock:?}"), "RwLock { data: 4 }");
+    let value = lock.read().clone();
+    assert_eq!((Arc::strong_count(&value), *lock.into_inner()), (2, 4));
+    assert_eq!(Arc::strong_count(&value), 1);
+}
+
+/// One unlocks, the next has the lock and frees it at once, while the first may still be in its call.
+#[test]
+fn a_rwlock_may_be_freed_by_its_next_owner() {
+    struct Shared(*mut RwLock<usize>);
+    // SAFETY: what it points to is `Sync`, and freed by one.
+    unsafe impl Send for Shared {}
+    for round in 0..rounds(40_000) {
+        let lock = Box::into_raw(Box::new(RwLock::new(0)));
+        let parts: Vec<_> = (0..2)
+            .map(|part| {
+                let shared = Shared(lock);
+                let on = if round % 8 == part { On::Thread } else { On::Fiber };
+                on.start(move || {
+                    let shared = shared;
+                    // SAFETY: the second one that has had the lock frees it, when the first is done with it.
+                    unsafe {
+                        let mut count = (*shared.0).write();
+                        *count += 1;
+                        let last = *count == 2;
+                        if round % 3 == 0 {
+                            drop(RwLockWriteGuard::downgrade(count));
+                        } else {
+                            drop(count);
+                        }
+                        if last {
+                            drop(Box::from_raw(shared.0));
+                        }
+                    }
+                })
+            })
+            .collect();
+        parts.into_iter().for_each(|part| part());
+    }
+}

@@ -1,0 +1,354 @@
+//! ExecutionQueue: bthread's scenarios; from fibers and threads.
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use common::{On, rounds, until};
+use sinew::sync::{Event, ExecutionQueue, Mutex, TaskHandle, TooLate};
+use sinew::{Runtime, spawn, yield_now};
+
+const MILLI: Duration = Duration::from_millis(1);
+
+/// A queue that notes its tasks, and whether it was told of the stop.
+fn noting() -> (ExecutionQueue<usize>, Arc<Mutex<(Vec<usize>, usize)>>) {
+    let notes: Arc<Mutex<(Vec<usize>, usize)>> = Arc::default();
+    let queue = {
+        let notes = notes.clone();
+        ExecutionQueue::new(move |tasks| {
+            for task in tasks.by_ref() {
+                assert_eq!(notes.lock().1, 0, "a task after the stop");
+                notes.lock().0.push(task);
+            }
+            notes.lock().1 += usize::from(tasks.is_stopped());
+        })
+    };
+    (queue, notes)
+}
+
+/// A queue whose handler waits, with its first task in hand, for the event.
+fn gated() -> (ExecutionQueue<usize>, Arc<Mutex<Vec<usize>>>, Arc<Event>, Arc<Event>) {
+    let (notes, begun, gate): (Arc<Mutex<Vec<usize>>>, Arc<Event>, Arc<Event>) = Default::default();
+    let queue = {
+        let (notes, begun, gate) = (notes.clone(), begun.clone(), gate.clone());
+        ExecutionQueue::new(move |tasks| {
+            for task in tasks {
+                begun.set();
+                gate.wait();
+                notes.lock().push(task);
+            }
+        })
+    };
+    (queue, notes, begun, gate)
+}
+
+#[test]
+fn its_types_may_be_shared_and_sent() {
+    fn both<T: Send + Sync>() {}
+    both::<ExecutionQueue<std::cell::Cell<u8>>>();
+    both::<TaskHandle<std::cell::Cell<u8>>>();
+}
+
+#[test]
+fn tasks_are_executed_in_order_and_the_stop_comes_last_and_once() {
+    for on in On::BOTH {
+        let (queue, notes) = noting();
+        let pusher = queue.clone();
+        on.start(move || (0..1_000).for_each(|task| drop(pusher.push(task).unwrap())))();
+        assert!(!queue.is_stopped());
+        assert!(queue.join_timeout(MILLI).is_none(), "it was not stopped");
+        queue.stop();
+        queue.stop();
+        assert!(queue.is_stopped());
+        queue.join().unwrap();
+        queue.join().unwrap();
+        assert!(queue.join_timeout(Duration::ZERO).is_some());
+        assert_eq!(*notes.lock(), ((0..1_000).collect(), 1));
+        let refused = queue.push(7).unwrap_err();
+        assert_eq!((refused.to_string().as_str(), refused.into_inner()), ("the execution queue was stopped", 7));
+        assert_eq!(queue.push_urgent(8).unwrap_err().0, 8);
+    }
+}
+
+/// Each producer's tasks come in its order, one at a time, none twice.
+#[test]
+fn many_producers_keep_their_order() {
+    const PRODUCERS: usize = 12;
+    let each = rounds(100_000);
+    let (queue, notes) = noting();
+    let producers: Vec<_> = (0..PRODUCERS)
+        .map(|index| {
+            let queue = queue.clone();
+            On::by_turns(index).start(move || (0..each).for_each(|task| drop(queue.push(task * PRODUCERS + index).unwrap())))
+        })
+        .collect();
+    producers.into_iter().for_each(|producer| producer());
+    queue.stop();
+    queue.join().unwrap();
+    let notes = notes.lock();
+    assert_eq!(notes.0.len(), PRODUCERS * each);
+    let mut next = [0; PRODUCERS];
+    for task in &notes.0 {
+        assert_eq!(task / PRODUCERS, next[task % PRODUCERS]);
+        next[task % PRODUCERS] += 1;
+    }
+}
+
+/// The fiber is there while there are tasks, and a queue at rest has none.
+#[test]
+fn the_fiber_ends_when_nothing_is_left_and_the_next_task_starts_another() {
+    let runtime = Runtime::builder().workers(1).build().unwrap();
+    runtime.run(|| {
+        let (queue, notes) = noting();
+        let alive = || {
+            let metrics = sinew::metrics();
+            metrics.spawned - metrics.ended
+        };
+        let before = alive();
+        for task in 0..10 {
+            queue.push(task).unwrap();
+            assert_eq!(alive(), before + 1);
+            until(|| notes.lock().0.len() == task + 1 && alive() == before);
+        }
+    });
+}
+
+#[test]
+fn urgent_tasks_go_first_in_their_own_order() {
+    let (queue, notes, begun, gate) = gated();
+    queue.push(0).unwrap();
+    begun.wait();
+    for task in 1..4 {
+        queue.push(task).unwrap();
+        queue.push_urgent(task + 10).unwrap();
+    }
+    assert_eq!((queue.len(), queue.is_empty()), (6, false));
+    gate.set();
+    queue.stop();
+    queue.join().unwrap();
+    assert_eq!(*notes.lock(), [0, 11, 12, 13, 1, 2, 3]);
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn a_task_is_cancelled_until_its_turn_comes() {
+    let (queue, notes, begun, gate) = gated();
+    let first = queue.push(0).unwrap();
+    begun.wait();
+    let (normal, urgent, kept) = (queue.push(1).unwrap(), queue.push_urgent(2).unwrap(), queue.push(3).unwrap());
+    assert_eq!(first.cancel(), Err(TooLate::Executing));
+    assert_eq!((normal.cancel(), urgent.cancel()), (Ok(1), Ok(2)));
+    assert_eq!((normal.cancel(), urgent.cancel()), (Err(TooLate::Gone), Err(TooLate::Gone)));
+    assert_eq!(queue.len(), 1);
+    gate.set();
+    queue.stop();
+    queue.join().unwrap();
+    assert_eq!((first.cancel(), kept.cancel()), (Err(TooLate::Gone), Err(TooLate::Gone)));
+    assert_eq!(*notes.lock(), [0, 3]);
+}
+
+/// Cancels against executions: each task is had by exactly one side.
+#[test]
+fn a_task_is_executed_or_cancelled_and_never_both() {
+    let (queue, notes) = noting();
+    let count = rounds(100_000);
+    let cancelled: Vec<_> = (0..2)
+        .map(|index| {
+            let queue = queue.clone();
+            On::by_turns(index).start(move || {
+                let mut cancelled = Vec::new();
+                let mut handles = Vec::new();
+                for task in 0..count {
+                    let task = task * 2 + index;
+                    handles.push(if task % 5 == 0 { queue.push_urgent(task) } else { queue.push(task) }.unwrap());
+                    if handles.len() == 8 {
+                        cancelled.extend(handles.drain(..).rev().filter_map(|handle| handle.cancel().ok()));
+                    }
+                }
+                cancelled
+            })
+        })
+        .collect();
+    let mut all: Vec<usize> = cancelled.into_iter().flat_map(|part| part()).collect();
+    queue.stop();
+    queue.join().unwrap();
+    all.append(&mut notes.lock().0);
+    all.sort_unstable();
+    assert_eq!(all, (0..2 * count).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_a_handler_leaves_is_there_for_its_next_call() {
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let queue = {
+        let calls = calls.clone();
+        let mut lazy = 0;
+        ExecutionQueue::new(move |tasks| {
+            // It does nothing at its first call, and takes two at each other.
+            let taken: Vec<usize> = tasks.take(lazy).collect();
+            lazy = 2;
+            calls.lock().push(taken);
+        })
+    };
+    let runtime = Runtime::builder().workers(1).build().unwrap();
+    runtime.run(|| {
+        (0..5).for_each(|task| drop(queue.push(task).unwrap()));
+        queue.stop();
+        queue.join().unwrap();
+    });
+    assert_eq!(*calls.lock(), [vec![], vec![0, 1], vec![2, 3], vec![4], vec![]]);
+}
+
+#[test]
+fn a_panic_of_the_handler_costs_the_task_in_hand_alone() {
+    let executed = Arc::new(Mutex::new(Vec::new()));
+    let queue = {
+        let executed = executed.clone();
+        ExecutionQueue::new(move |tasks| {
+            for task in tasks {
+                assert!(task % 3 != 1, "expected by the test: {task}");
+                executed.lock().push(task);
+            }
+        })
+    };
+    (0..9).for_each(|task| drop(queue.push(task).unwrap()));
+    queue.stop();
+    let first = queue.join().unwrap_err();
+    assert_eq!(*first.downcast::<String>().unwrap(), "expected by the test: 1");
+    assert!(queue.join().is_ok(), "a panic is given once");
+    assert_eq!(*executed.lock(), [0, 2, 3, 5, 6, 8]);
+}
+
+#[test]
+fn the_last_handle_stops_the_queue() {
+    let (queue, notes) = noting();
+    let other = queue.clone();
+    (0..10).for_each(|task| drop(queue.push(task).unwrap()));
+    drop(queue);
+    other.push(10).unwrap();
+    assert_eq!(notes.lock().1, 0);
+    drop(other);
+    until(|| notes.lock().1 == 1);
+    assert_eq!(notes.lock().0.len(), 11);
+    // One that never had a task is told too.
+    let (queue, notes) = noting();
+    drop(queue);
+    until(|| notes.lock().1 == 1);
+}
+
+#[test]
+fn handler_and_tasks_are_dropped_and_without_a_lock() {
+    struct Pushes(Option<ExecutionQueue<Pushes>>, Arc<AtomicUsize>);
+    impl Drop for Pushes {
+        fn drop(&mut self) {
+            self.1.fetch_add(1, SeqCst);
+            if let Some(queue) = self.0.take() {
+                // It would dead-lock under the queue's lock.
+                assert!(queue.len() < 100);
+            }
+        }
+    }
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let state = Pushes(None, dropped.clone());
+    let queue = ExecutionQueue::new(move |tasks| {
+        let _ = &state;
+        tasks.for_each(drop);
+    });
+    for _ in 0..10 {
+        drop(queue.push(Pushes(Some(queue.clone()), dropped.clone())).unwrap());
+        // A cancelled one is the caller's.
+        let handle = queue.push_urgent(Pushes(Some(queue.clone()), dropped.clone())).unwrap();
+        drop(handle.cancel());
+    }
+    queue.stop();
+    queue.join().unwrap();
+    assert_eq!(dropped.load(SeqCst), 21);
+    drop(queue.push(Pushes(None, dropped.clone())));
+    assert_eq!(dropped.load(SeqCst), 22);
+}
+
+#[test]
+fn a_handler_may_push_and_stop_but_not_join_itself() {
+    let slot: Arc<Mutex<Option<ExecutionQueue<usize>>>> = Arc::default();
+    let (sum, refused) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let queue = {
+        let (slot, sum, refused) = (slot.clone(), sum.clone(), refused.clone());
+        ExecutionQueue::new(move |tasks| {
+            for task in tasks {
+                sum.fetch_add(task, SeqCst);
+                let queue = slot.lock().clone().unwrap();
+                if task > 0 {
+                    queue.push(task - 1).unwrap();
+                } else {
+                    refused.store(catch_unwind(AssertUnwindSafe(|| queue.join())).is_err(), SeqCst);
+                    queue.stop();
+                }
+            }
+        })
+    };
+    *slot.lock() = Some(queue.clone());
+    queue.push(10).unwrap();
+    queue.join().unwrap();
+    assert_eq!((sum.load(SeqCst), refused.load(SeqCst)), (55, true));
+    slot.lock().take();
+}
+
+/// Pushes while the runtime is being shut down are executed all the same: by the fiber that is there, or by the pusher.
+#[test]
+fn a_shutdown_loses_no_task() {
+    for _ in 0..rounds(2_000) {
+        let (queue, notes) = noting();
+        let begun = Arc::new(Event::new());
+        let runtime = Runtime::builder().workers(1).build().unwrap();
+        let pusher = {
+            let (queue, begun) = (queue.clone(), begun.clone());
+            runtime.spawn(move || {
+                let mut pushed = 0;
+                begun.set();
+                while !sinew::cancelled() {
+                    queue.push(pushed).unwrap();
+                    pushed += 1;
+                    yield_now();
+                }
+                // The runtime takes no new fiber now.
+                queue.push(pushed).unwrap();
+                pushed + 1
+            })
+        };
+        begun.wait();
+        runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+        let pushed = pusher.join().unwrap();
+        queue.stop();
+        queue.join().unwrap();
+        assert_eq!(*notes.lock(), ((0..pushed).collect(), 1));
+    }
+}
+
+#[test]
+fn two_queues_push_to_each_other() {
+    let rounds = rounds(50_000);
+    let slot: Arc<Mutex<Option<ExecutionQueue<usize>>>> = Arc::default();
+    let done = Arc::new(Event::new());
+    let there = {
+        let (slot, done) = (slot.clone(), done.clone());
+        ExecutionQueue::new(move |tasks| {
+            for task in tasks {
+                match task {
+                    0 => done.set(),
+                    _ => drop(slot.lock().as_ref().unwrap().push(task - 1).unwrap()),
+                }
+            }
+        })
+    };
+    let back = {
+        let there = there.clone();
+        ExecutionQueue::new(move |tasks| tasks.for_each(|task| drop(there.push(task).unwrap())))
+    };
+    *slot.lock() = Some(back);
+    spawn(move || there.push(rounds).unwrap()).join().unwrap();
+    done.wait();
+    drop(slot.lock().take());
+}

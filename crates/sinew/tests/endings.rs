@@ -712,6 +712,8 @@ fn in_a_forked_child_every_use_panics_with_a_clear_text() {
     let parked = running.fiber().clone();
     let runtime = Arc::new(runtime(1));
     let (of_metrics, of_handle) = (runtime.clone(), runtime.clone());
+    let (sender, receiver) = sinew::chan::unbounded();
+    let try_sender = sender.clone();
     sinew::fiber_local!(static LOCAL: u32 = 7);
     let uses: Vec<Use> = vec![
         ("spawn", Box::new(|| drop(spawn(|| ())))),
@@ -733,6 +735,10 @@ fn in_a_forked_child_every_use_panics_with_a_clear_text() {
         ("block_on", Box::new(|| sinew::block_on(async {}))),
         ("try_block_on", Box::new(|| sinew::try_block_on(async {}).unwrap())),
         ("spawn_future", Box::new(|| drop(sinew::spawn_future(async {})))),
+        ("send", Box::new(move || sender.send(1).unwrap())),
+        ("recv", Box::new(move || _ = receiver.recv().unwrap())),
+        ("try_send", Box::new(move || try_sender.try_send(1).unwrap())),
+        ("select!", Box::new(|| sinew::select! { recv(sinew::chan::never::<u8>()) -> _ => (), default => () })),
         ("unpark", Box::new(move || parked.unpark())),
         ("builder", Box::new(|| drop(Runtime::builder().build()))),
         ("a runtime's metrics", Box::new(move || drop(of_metrics.metrics()))),

@@ -29,6 +29,7 @@ use crate::fiber::state;
 use crate::fiber::waiters::Waiter;
 use crate::fiber::why::{At, Why};
 use crate::fiber::{Claimed, Control};
+use crate::os::fork;
 use crate::os::lock::{Held, Lock};
 use crate::rt::wait::{Cut, Me, enter_cancel_point};
 
@@ -473,6 +474,7 @@ pub fn choose<const N: usize>(arms: [AnyArm<'_>; N], patience: Patience) {
 /// As `choose`, with room for the order of tries and for the gates.
 #[track_caller]
 fn choose_of<'a>(arms: &[AnyArm<'a>], order: &mut [usize], held: &mut [Option<Held<'a, ()>>], patience: Patience) {
+    fork::refuse();
     let mut cut = None;
     if patience.0.is_some() {
         cut = enter_cancel_point().err();

@@ -58,6 +58,26 @@ fn both_halves_are_send_and_sync_if_the_messages_are_send() {
     error::<TrySendError<*const ()>>();
     error::<RecvError>();
     error::<TryRecvError>();
+
+    // And only then.
+    struct Asked<T>(std::marker::PhantomData<T>);
+    trait Otherwise {
+        const IS_SEND: bool = false;
+        const IS_SYNC: bool = false;
+    }
+    impl<T> Otherwise for Asked<T> {}
+    impl<T: Send> Asked<T> {
+        const IS_SEND: bool = true;
+    }
+    impl<T: Sync> Asked<T> {
+        const IS_SYNC: bool = true;
+    }
+    type NotSend = std::rc::Rc<()>;
+    const { assert!(Asked::<Sender<u8>>::IS_SEND && Asked::<Receiver<u8>>::IS_SYNC) };
+    const { assert!(!Asked::<Sender<NotSend>>::IS_SEND && !Asked::<Sender<NotSend>>::IS_SYNC) };
+    const { assert!(!Asked::<Receiver<NotSend>>::IS_SEND && !Asked::<Receiver<NotSend>>::IS_SYNC) };
+    // These show one message to many at once, so it must be `Sync` too.
+    const { assert!(!Asked::<sinew::chan::broadcast::Sender<Cell<u8>>>::IS_SEND && !Asked::<sinew::chan::watch::Receiver<Cell<u8>>>::IS_SEND) };
 }
 
 #[test]

@@ -713,6 +713,8 @@ fn in_a_forked_child_every_use_panics_with_a_clear_text() {
     let runtime = Arc::new(runtime(1));
     let (of_metrics, of_handle) = (runtime.clone(), runtime.clone());
     let timer = sinew::time::Timer::after(HOUR, || ());
+    let (sender, receiver) = sinew::chan::unbounded();
+    let try_sender = sender.clone();
     sinew::fiber_local!(static LOCAL: u32 = 7);
     let uses: Vec<Use> = vec![
         ("spawn", Box::new(|| drop(spawn(|| ())))),
@@ -737,6 +739,10 @@ fn in_a_forked_child_every_use_panics_with_a_clear_text() {
         ("interval", Box::new(|| _ = sinew::time::interval(MILLI).tick())),
         ("a timer", Box::new(|| sinew::time::Timer::after(MILLI, || ()).detach())),
         ("a timer's cancel", Box::new(move || _ = timer.cancel())),
+        ("send", Box::new(move || sender.send(1).unwrap())),
+        ("recv", Box::new(move || _ = receiver.recv().unwrap())),
+        ("try_send", Box::new(move || try_sender.try_send(1).unwrap())),
+        ("select!", Box::new(|| sinew::select! { recv(sinew::chan::never::<u8>()) -> _ => (), default => () })),
         ("unpark", Box::new(move || parked.unpark())),
         ("builder", Box::new(|| drop(Runtime::builder().build()))),
         ("a runtime's metrics", Box::new(move || drop(of_metrics.metrics()))),

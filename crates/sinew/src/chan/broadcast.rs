@@ -17,6 +17,7 @@ use super::error::{Cause, SendError};
 use super::line::{Line, call, wait_while};
 use crate::fiber::waiters::Waiters;
 use crate::fiber::why::At;
+use crate::os::fork;
 use crate::os::lock::Lock;
 use crate::rt::cancel::Cancelled;
 use crate::rt::wait::{Cut, enter_cancel_point};
@@ -110,7 +111,9 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     /// If there is no receiver; `value` is in the error. There may be one later: [`subscribe`](Self::subscribe).
+    #[track_caller]
     pub fn send(&self, value: T) -> Result<usize, SendError<T>> {
+        fork::refuse();
         let message = Arc::new(value);
         let mut inside = self.channel.inside.lock();
         let receivers = inside.receivers;
@@ -235,7 +238,9 @@ impl<T: Clone> Receiver<T> {
     ///
     /// # Errors
     /// If it is not there, or messages were missed, as with [`recv`](Self::recv).
+    #[track_caller]
     pub fn try_recv(&mut self) -> Result<T, TryRecvError> {
+        fork::refuse();
         let found = self.channel.inside.lock().look(&mut self.next);
         // The copy is made here, outside; or the message itself is taken, if it has been pushed out meanwhile.
         found.map(Arc::unwrap_or_clone)

@@ -30,6 +30,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::os::fork;
 use crate::rt::wait::enter_cancel_point;
 pub use broadcast::broadcast;
 use buffer::Buffer;
@@ -177,7 +178,9 @@ impl<T> Sender<T> {
     /// # Errors
     /// If the channel is full, or there is no receiver any more; `value` is in the error.
     #[inline]
+    #[track_caller]
     pub fn try_send(&self, value: T) -> Result<(), TrySendError<T>> {
+        fork::refuse();
         self.channel.try_send(value)
     }
 
@@ -279,7 +282,9 @@ impl<T> Receiver<T> {
     /// # Errors
     /// If the channel is empty.
     #[inline]
+    #[track_caller]
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
+        fork::refuse();
         self.channel.try_receive()
     }
 

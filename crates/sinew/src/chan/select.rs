@@ -29,6 +29,7 @@ use crate::fiber::state;
 use crate::fiber::waiters::Waiter;
 use crate::fiber::why::{At, Why};
 use crate::fiber::{Claimed, Control};
+use crate::os::fork;
 use crate::os::lock::{Held, Lock};
 use crate::rt::wait::{Cut, Me, enter_cancel_point};
 
@@ -46,7 +47,7 @@ use crate::rt::wait::{Cut, Me, enter_cancel_point};
 /// fire is dropped. An arm takes what a reference to it can be had of: a receiver, a reference to one, an `Arc` of one; also a
 /// [`oneshot`](crate::chan::oneshot()) receiver. An arm that is to rest for now takes [`never`](crate::chan::never).
 ///
-/// For a list of channels that is made at run time there is [`Select`](crate::chan::Select).
+/// For a list of channels that is made at run time, or for more than about 60 arms (the compiler's limit of recursion), there is [`Select`](crate::chan::Select).
 ///
 /// # Suspends
 /// Until an arm can be done; not with `default`. A [cancel point](crate::cancelled), but with `default`: if it is cut short, or the caller is cancelled or late at entry, the first arm
@@ -473,6 +474,7 @@ pub fn choose<const N: usize>(arms: [AnyArm<'_>; N], patience: Patience) {
 /// As `choose`, with room for the order of tries and for the gates.
 #[track_caller]
 fn choose_of<'a>(arms: &[AnyArm<'a>], order: &mut [usize], held: &mut [Option<Held<'a, ()>>], patience: Patience) {
+    fork::refuse();
     let mut cut = None;
     if patience.0.is_some() {
         cut = enter_cancel_point().err();

@@ -18,6 +18,7 @@ use super::error::{Cause, RecvError, SendError};
 use super::line::{Line, call, wait_while};
 use crate::fiber::waiters::{Waiter, Waiters};
 use crate::fiber::why::{At, Why};
+use crate::os::fork;
 use crate::os::lock::{Held, Lock};
 use crate::rt::wait::{Me, enter_cancel_point};
 
@@ -106,6 +107,7 @@ impl<T> Sender<T> {
     /// If there is no receiver; `value` is in the error, and the old one stays.
     #[track_caller]
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
+        fork::refuse();
         let value = Arc::new(value);
         let mut inside = self.channel.lock();
         let mut turn = None;
@@ -172,6 +174,7 @@ impl<T> Sender<T> {
     /// Waits until nobody else is writing (I1). Not a cancel point, as no lock is.
     #[track_caller]
     fn take_turn(&self) -> Turn<'_, T> {
+        fork::refuse();
         let mut inside = self.channel.lock();
         if inside.writing {
             drop(inside);

@@ -147,10 +147,14 @@ impl Me {
 /// Fails if a cancel point of the caller is to fail at its entry. For calls that may be done at once, and are cancel points all the same: without a
 /// deadline it is a look at two words. The wait that may follow has its own [`Me::cancel_point`].
 #[inline]
+#[track_caller]
 pub(crate) fn enter_cancel_point() -> Result<(), Cut> {
     let free = match fiber() {
         Some((_, control)) => is_free(control),
-        None => with_block(is_free).unwrap_or(true),
+        None => {
+            fork::refuse();
+            with_block(is_free).unwrap_or(true)
+        }
     };
     if free { Ok(()) } else { fail_at_entry() }
 }

@@ -174,7 +174,9 @@ impl RawRwLock {
         inside.state -= READER;
         let writer = if inside.state == WRITER { inside.claim_first(|()| ()) } else { None };
         drop(inside);
-        writer.map(make_ready);
+        if let Some(writer) = writer {
+            make_ready(writer);
+        }
     }
 
     /// Lets readers in again; `left` is the share that the writer keeps.

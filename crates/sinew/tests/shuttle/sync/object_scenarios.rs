@@ -39,10 +39,10 @@ fn a_condvar_s_wait_against_notifications_and_a_timeout() {
                     let mut arrived = shared.0.lock();
                     *arrived += 1;
                     if index == 0 {
-                        !shared.1.wait_timeout(&mut arrived, SOON).timed_out()
-                    } else {
-                        Some(shared.1.wait(&mut arrived)).is_some()
+                        return !shared.1.wait_timeout(&mut arrived, SOON).timed_out();
                     }
+                    shared.1.wait(&mut arrived);
+                    true
                 }
             });
             let notifier = fibers(group, 1, |_| {

@@ -30,6 +30,9 @@ impl Guarded {
     }
 }
 
+/// A way to take it; whether it did.
+type Take = fn(&RawMutex) -> bool;
+
 fn patient(lock: &RawMutex) -> bool {
     lock.take();
     true
@@ -40,7 +43,7 @@ fn impatient(lock: &RawMutex) -> bool {
 }
 
 /// One after another in each thread; all that got in are counted, and at the end the lock is free.
-fn crowd(threads: &'static [&'static [fn(&RawMutex) -> bool]]) -> impl Fn() + Sync + Send + 'static {
+fn crowd(threads: &'static [&'static [Take]]) -> impl Fn() + Sync + Send + 'static {
     move || {
         let guarded = Guarded::new();
         let others: Vec<_> = threads[1..]

@@ -52,7 +52,12 @@ fn event(patient: bool) -> impl Fn() + Sync + Send + 'static {
                 shared.0.set();
             })
         };
-        let woken = if patient { Some(shared.0.wait()).is_some() } else { shared.0.wait_timeout(SOON) };
+        let woken = if patient {
+            shared.0.wait();
+            true
+        } else {
+            shared.0.wait_timeout(SOON)
+        };
         if woken {
             assert_eq!(shared.1.get(), 1);
         }

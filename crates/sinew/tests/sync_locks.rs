@@ -390,7 +390,7 @@ fn a_mix_of_all_ways_to_lock_keeps_the_value_whole() {
                 let (mut writes, soon) = (0, Duration::from_micros(20));
                 let write = |mut value: RwLockWriteGuard<'_, (usize, usize)>| {
                     value.0 += 1;
-                    if value.0 % 8 == 0 {
+                    if value.0.is_multiple_of(8) {
                         yield_now();
                     }
                     value.1 += 1;

@@ -37,9 +37,11 @@ pub mod futex {
 
     use crate::base::atomic::{AtomicU32, Relaxed, mutant};
 
+    /// The next ticket, and word and ticket of each that sleeps.
+    type Sleepers = Mutex<(u32, Vec<(usize, u32)>)>;
+
     loom::lazy_static! {
-        /// The next ticket, and word and ticket of each that sleeps.
-        static ref BED: (Mutex<(u32, Vec<(usize, u32)>)>, Condvar) = (Mutex::new((0, Vec::new())), Condvar::new());
+        static ref BED: (Sleepers, Condvar) = (Mutex::new((0, Vec::new())), Condvar::new());
     }
 
     pub fn wait(word: &AtomicU32, expected: u32, _deadline_ns: u64) {

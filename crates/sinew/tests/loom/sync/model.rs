@@ -39,8 +39,11 @@ fn impatient(lock: &RawMutex) -> bool {
     lock.take_until(SOON)
 }
 
+/// One try for the lock.
+type Take = fn(&RawMutex) -> bool;
+
 /// One after another in each thread; all that got in are counted, and at the end the lock is free.
-fn crowd(threads: &'static [&'static [fn(&RawMutex) -> bool]]) -> impl Fn() + Sync + Send + 'static {
+fn crowd(threads: &'static [&'static [Take]]) -> impl Fn() + Sync + Send + 'static {
     move || {
         let guarded = Guarded::new();
         let others: Vec<_> = threads[1..]

@@ -52,8 +52,10 @@ fn event(patient: bool) -> impl Fn() + Sync + Send + 'static {
                 shared.0.set();
             })
         };
-        let woken = if patient { Some(shared.0.wait()).is_some() } else { shared.0.wait_timeout(SOON) };
-        if woken {
+        if patient {
+            shared.0.wait();
+        }
+        if shared.0.wait_timeout(SOON) {
             assert_eq!(shared.1.get(), 1);
         }
         setter.join().unwrap();

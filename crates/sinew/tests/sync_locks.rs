@@ -420,7 +420,14 @@ fn a_mix_of_all_ways_to_lock_keeps_the_value_whole() {
     assert_eq!(*lock.write(), (writes, writes));
 }
 
+/// Lets time pass until nobody overtakes those who wait any more. Somebody waits, and readers have the lock.
+fn exhaust_patience(lock: &RwLock<()>) {
+    sinew::sleep(MILLI);
+    until(|| lock.try_read().is_none());
+}
+
 /// One worker, so that a fiber that has said that it comes is queued when another runs. Two readers have it; then come a writer, two readers, a writer, a reader.
+/// Readers that come while a writer waits may overtake it at first: so the writer comes, and they come when its patience is at its end.
 #[test]
 fn readers_and_writers_take_turns() {
     alone(|| {
@@ -431,9 +438,8 @@ fn readers_and_writers_take_turns() {
             .into_iter()
             .enumerate()
             .map(|(index, name)| {
-                let (lock, arrived, order) = (lock.clone(), arrived.clone(), order.clone());
                 let fiber = spawn({
-                    let arrived = arrived.clone();
+                    let (lock, arrived, order) = (lock.clone(), arrived.clone(), order.clone());
                     move || {
                         arrived.fetch_add(1, SeqCst);
                         if name.starts_with('w') {
@@ -449,15 +455,16 @@ fn readers_and_writers_take_turns() {
                     }
                 });
                 until(|| arrived.load(SeqCst) == index + 1);
+                exhaust_patience(&lock);
                 fiber
             })
             .collect();
-        assert!(lock.try_read().is_none(), "a waiting writer stops readers");
+        assert!(lock.try_read().is_none(), "a writer that has waited stops readers");
         assert!(lock.read_timeout(MILLI).is_none() && lock.write_timeout(MILLI).is_none());
         assert!(order.lock().is_empty());
         drop(first);
         fibers.into_iter().for_each(|f| f.join().unwrap());
-        assert_eq!(*order.lock(), ["w1", "out", "r1", "r2", "w2", "out", "r3"]);
+        assert_eq!(*order.lock(), ["w1", "out", "r1", "r2", "r3", "w2", "out"]);
     });
 }
 
@@ -527,6 +534,7 @@ fn a_writer_that_gives_up_lets_the_readers_behind_it_in() {
             })
         };
         until(|| arrived.load(SeqCst) == 1);
+        exhaust_patience(&lock);
         let reader = {
             let lock = lock.clone();
             spawn(move || drop(lock.read()))
@@ -618,5 +626,30 @@ fn a_rwlock_may_be_freed_by_its_next_owner() {
             })
             .collect();
         parts.into_iter().for_each(|part| part());
+    }
+}
+
+/// A writer unlocks, a reader that comes finds what was written and frees the lock at once, while the writer may still be in its call.
+#[test]
+fn a_rwlock_may_be_freed_by_a_reader() {
+    struct Shared(*mut RwLock<bool>);
+    // SAFETY: what it points to is `Sync`, and freed by one.
+    unsafe impl Send for Shared {}
+    for _ in 0..rounds(200_000) {
+        let lock = Box::into_raw(Box::new(RwLock::new(false)));
+        let (writer, reader) = (Shared(lock), Shared(lock));
+        let writer = On::Fiber.start(move || {
+            let writer = writer;
+            // SAFETY: the reader does not free it before this has unlocked it.
+            unsafe { *(*writer.0).write() = true };
+        });
+        // SAFETY: it is alive until it is freed here, when the writer has unlocked it.
+        unsafe {
+            while !*(*reader.0).read() {
+                std::hint::spin_loop();
+            }
+            drop(Box::from_raw(reader.0));
+        }
+        writer();
     }
 }

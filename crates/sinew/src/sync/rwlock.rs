@@ -79,8 +79,9 @@ pub type MappedRwLockWriteGuard<'a, T> = lock_api::MappedRwLockWriteGuard<'a, Ra
 /// As [`std::sync::RwLock`], without poisoning: a panic while it is locked unlocks it. Guards may be held while their fiber suspends: others then wait for as long. It can be a `static`.
 ///
 /// # Fairness
-/// Who finds it taken waits as at a [`Mutex`](super::Mutex), readers and writers alike, with the same rules of who is next: in order of arrival, but for some overtaking that is bounded. A writer whose turn it is
-/// stops readers that come, and waits for those that are there; so one that reads already and reads again may wait for a writer that waits for it, for ever.
+/// Who comes may overtake those who wait, for half a millisecond and a few dozen times; once one has waited for that long, others queue, and who unlocks hands the lock over. Readers and writers take turns: after a writer
+/// come all readers that wait, as one batch, else the next writer; after a batch the writer that has waited longest. So neither side starves. One that reads already and reads again may wait for
+/// a writer that waits for it, for ever.
 ///
 /// # Suspends
 /// `read`, `write` and their timed forms do, while others have it or it is not their turn. They are no [cancel points](crate::cancelled).
@@ -111,10 +112,10 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until no writer has it, nor waits for it, and locks it for reading.
+    /// Waits until no writer has it, nor has waited long for it, and locks it for reading.
     ///
     /// # Suspends
-    /// Yes, while a writer has it or waits. No cancel point.
+    /// Yes, while a writer has it, or has waited long for it. No cancel point.
     ///
     /// # Panics
     /// If it has to wait inside [`no_suspend`](crate::no_suspend).
@@ -137,13 +138,13 @@ impl<T: ?Sized> RwLock<T> {
         self.0.write()
     }
 
-    /// Locks it for reading, if no writer has it or waits for it.
+    /// Locks it for reading, if no writer has it, nor has waited long for it.
     #[inline]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         self.0.try_read()
     }
 
-    /// Locks it for writing, if nobody has it.
+    /// Locks it for writing, if nobody has it, nor has waited long for it.
     #[inline]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         self.0.try_write()

@@ -139,9 +139,11 @@ pub(super) enum Wait {
     Sleep,
     Join,
     Scope,
+    Lock,
+    Mail,
 }
 
-const WAITS: [(Wait, &str); 8] = [
+const WAITS: [(Wait, &str); 10] = [
     (Wait::FirstRun, "its first run"),
     (Wait::Nothing, "nothing: it runs, or blocks its thread"),
     (Wait::Yield, "its turn after a yield"),
@@ -150,6 +152,8 @@ const WAITS: [(Wait, &str); 8] = [
     (Wait::Sleep, "the end of its sleep"),
     (Wait::Join, "the end of another"),
     (Wait::Scope, "the end of its scope"),
+    (Wait::Lock, "a lock or a permit"),
+    (Wait::Mail, "a channel"),
 ];
 
 const NO_THREAD: u64 = 0;

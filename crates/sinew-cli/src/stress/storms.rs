@@ -7,11 +7,13 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::pin::Pin;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use sinew::chan::{bounded, never, unbounded};
+use sinew::sync::{Mutex, RwLock, Semaphore};
 use sinew::{Runtime, Scope, ScopedJoinHandle};
 
 use super::failure::{Planned, SCOPE_PANIC, check, with_scope_panic};
@@ -30,7 +32,7 @@ const LETTERS_MAX: usize = 600;
 
 type Storm = fn(&Stage<'_>, &mut Random);
 
-const STORMS: [Storm; 12] = [ring, crowd, gate, races, naps, panics, tree, scopes, strays, futures, cancels, deadlines];
+const STORMS: [Storm; 14] = [ring, crowd, gate, races, naps, panics, tree, scopes, strays, futures, cancels, deadlines, locks, mail];
 
 /// Runs `count` storms, one after the other.
 pub(super) fn rage(stage: &Stage<'_>, random: &mut Random, count: usize) {
@@ -518,6 +520,153 @@ fn deadlines(stage: &Stage<'_>, random: &mut Random) {
         })
         .collect();
     stage.join_all(fibers, random);
+}
+
+/// Locks and permits, with and without patience: two halves of a value stay equal, and all that was added is there in the end.
+fn locks(stage: &Stage<'_>, random: &mut Random) {
+    #[derive(Default)]
+    struct Objects {
+        sum: Mutex<u64>,
+        halves: RwLock<(u64, u64)>,
+        inside: AtomicU64,
+    }
+    const PERMITS: usize = 2;
+
+    let (count, each) = (random.between(2, 60), random.between(1, 60));
+    let objects = Arc::new((Objects::default(), Semaphore::new(PERMITS)));
+    let fibers: Vec<_> = (0..count)
+        .map(|_| {
+            let objects = objects.clone();
+            stage.spawn("locker", random, move |stage, random| {
+                let (Objects { sum, halves, inside }, permits) = &*objects;
+                let mut added = (0, 0);
+                for _ in 0..each {
+                    let patience = Duration::from_micros(random.between(0, RACE_US_MAX) as u64);
+                    match random.between(0, 5) {
+                        0 => {
+                            let mut held = stage.me.away(Wait::Lock, || sum.lock());
+                            *held += 1;
+                            added.0 += 1;
+                            stage.dawdle(random);
+                        }
+                        1 => {
+                            if let Some(mut held) = stage.me.away(Wait::Lock, || sum.lock_timeout(patience)) {
+                                *held += 1;
+                                added.0 += 1;
+                            }
+                        }
+                        2 => {
+                            let mut held = stage.me.away(Wait::Lock, || halves.write());
+                            held.0 += 1;
+                            stage.dawdle(random);
+                            held.1 += 1;
+                            added.1 += 1;
+                        }
+                        3 => {
+                            if let Some(held) = stage.me.away(Wait::Lock, || halves.read_timeout(patience)) {
+                                stage.dawdle(random);
+                                check!(held.0 == held.1, "a reader saw {} and {} while nobody may write", held.0, held.1);
+                            }
+                        }
+                        4 => {
+                            let held = stage.me.away(Wait::Lock, || halves.read());
+                            check!(held.0 == held.1, "a reader saw {} and {} while nobody may write", held.0, held.1);
+                        }
+                        _ => {
+                            let _permit = stage.me.away(Wait::Lock, || permits.acquire());
+                            let others = inside.fetch_add(1, AcqRel);
+                            check!(others < PERMITS as u64, "{} are inside with {PERMITS} permits", others + 1);
+                            stage.dawdle(random);
+                            inside.fetch_sub(1, AcqRel);
+                        }
+                    }
+                }
+                added
+            })
+        })
+        .collect();
+    let added = stage.join_all(fibers, random).into_iter().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+    let (Objects { sum, halves, .. }, permits) = &*objects;
+    let there = (*sum.lock(), *halves.read());
+    check!(there == (added.0, (added.1, added.1)), "{there:?} is there, {added:?} was added");
+    check!(permits.available() == PERMITS, "{} of {PERMITS} permits came back", permits.available());
+}
+
+/// Letters by channels of all sizes, sent and received one way and another: each arrives once, in the order of its sender where one receives.
+fn mail(stage: &Stage<'_>, random: &mut Random) {
+    let (senders, receivers) = (random.between(1, 12), random.between(1, 6));
+    let each = random.between(1, LETTERS_MAX / senders) as u64;
+    let room = [Some(0), Some(1), Some(random.between(2, 64)), None];
+    let make = |random: &mut Random| match random.pick(&room) {
+        Some(places) => bounded::<(usize, u64)>(places),
+        None => unbounded(),
+    };
+    let lines = [make(random), make(random)];
+    let posts: Vec<_> = (0..senders)
+        .map(|name| {
+            let lines = lines.each_ref().map(|(sender, _)| sender.clone());
+            stage.spawn("sender", random, move |stage, random| {
+                for number in 0..each {
+                    let mut letter = (name, number);
+                    // One line per sender, so that its letters stay in order.
+                    let line = &lines[name % lines.len()];
+                    loop {
+                        let patience = Duration::from_micros(random.between(1, RACE_US_MAX) as u64);
+                        letter = match stage.me.away(Wait::Mail, || line.send_timeout(letter, patience)) {
+                            Ok(()) => break,
+                            Err(refused) => {
+                                check!(refused.is_timeout(), "a letter came back although somebody receives: {refused:?}");
+                                refused.into_inner()
+                            }
+                        };
+                    }
+                    stage.dawdle(random);
+                }
+            })
+        })
+        .collect();
+    let boxes: Vec<_> = (0..receivers)
+        .map(|_| {
+            let [(_, one), (_, other)] = lines.each_ref().map(|(_, receiver)| ((), receiver.clone()));
+            stage.spawn("receiver", random, move |stage, random| {
+                let mut letters: Vec<(usize, u64)> = Vec::new();
+                let mut open = [true, true];
+                while open != [false, false] {
+                    let patience = Duration::from_micros(random.between(1, RACE_US_MAX) as u64);
+                    let got = stage.me.away(Wait::Mail, || {
+                        let (never, other_never) = (never(), never());
+                        let (one, other) = (if open[0] { &one } else { &never }, if open[1] { &other } else { &other_never });
+                        sinew::select! {
+                            recv(one) -> letter => Some((0, letter)),
+                            recv(other) -> letter => Some((1, letter)),
+                            default(patience) => None,
+                        }
+                    });
+                    match got {
+                        None => {}
+                        Some((_, Ok(letter))) => letters.push(letter),
+                        Some((line, Err(_))) => open[line] = false,
+                    }
+                    stage.dawdle(random);
+                }
+                letters
+            })
+        })
+        .collect();
+    drop(lines);
+    stage.join_all(posts, random);
+    let mut letters = stage.join_all(boxes, random);
+    for line in &letters {
+        let mut last = vec![None; senders];
+        for &(name, number) in line {
+            check!(last[name].is_none_or(|last| last < number), "letter {number} of sender {name} came after {:?}", last[name]);
+            last[name] = Some(number);
+        }
+    }
+    let mut all: Vec<(usize, u64)> = letters.drain(..).flatten().collect();
+    all.sort_unstable();
+    let sent: Vec<(usize, u64)> = (0..senders).flat_map(|name| (0..each).map(move |number| (name, number))).collect();
+    check!(all == sent, "{} letters were sent, {} arrived, or not the same", sent.len(), all.len());
 }
 
 /// Fibers that nobody joins, and that spawn more of their kind.

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use crate::base::atomic::{Relaxed, spin_loop, thread_local};
 use crate::base::deque::Stolen;
 use crate::base::list::List;
+use crate::base::wheel::Entry;
 use crate::event::timers::Timers;
 use crate::fiber::hooks::{Region, When};
 use crate::fiber::stack::{self, CLASSES, Stack};
@@ -822,9 +823,29 @@ impl Worker {
             // SAFETY: the caller's promise.
             return unsafe { self.suspend(me) };
         }
-        // SAFETY: I1, I2; a fiber that waits is in user code, so the entry is made for it and stays in place until it is disarmed.
+        if me.join.is_done() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.suspend_ended_until(me, deadline_ns) };
+        }
+        // SAFETY: a fiber that waits is in user code, and has no outcome yet: the slot is free until the wait is over.
+        unsafe { self.suspend_with(me, me.new_deadline(), deadline_ns) }
+    }
+
+    /// As `suspend_until`, by a fiber whose outcome is in its slot: the foreign waker that is told of its end waits.
+    #[cold]
+    #[inline(never)]
+    unsafe fn suspend_ended_until(&self, me: &Control, deadline_ns: u64) -> Cause {
+        let entry = Entry::new(ptr::from_ref(me).cast());
+        // SAFETY: the caller's promise; the entry outlives the call.
+        unsafe { self.suspend_with(me, &entry, deadline_ns) }
+    }
+
+    /// # Safety
+    /// As `suspend`; and `entry` is a new one for `me`, which stays in place until this returns.
+    #[inline(always)]
+    unsafe fn suspend_with(&self, me: &Control, entry: &Entry, deadline_ns: u64) -> Cause {
+        // SAFETY: the caller's promise; I1, I2.
         unsafe {
-            let entry = me.new_deadline();
             (*self.timers.get()).arm(entry, deadline_ns);
             let cause = self.suspend(me);
             (*self.timers.get()).disarm(entry);

@@ -60,9 +60,11 @@ const HEAVY_RESTED: usize = 2;
 /// Fibers started since the last sleep from which on a worker counts as busy.
 const RESTED_STARTS: u32 = 16;
 
-/// A worker gets up for deadlines at most once in so long: where they are dense, several are due by then. A lone one is met exactly. 100,000 sleeps of up to a second on 2 workers: some
+/// A worker with many deadlines gets up for them at most once in so long: where they are dense, several are due by then. 100,000 sleeps of up to a second on 2 workers: some
 /// 100,000 futex waits without, 16,000 with.
 const ALARM_GAP_NS: u64 = 120_000;
+/// Deadlines up to which each is met exactly. Arbitrary: with so few, a fiber that sleeps again and again for less than the gap is the rule, and sleeps that happen to be dense are rare.
+const ALARM_FEW: usize = 64;
 
 /// Stacks that nobody has used for so long give their pages back.
 const TRIM_PERIOD_NS: u64 = 1_000_000_000;
@@ -564,10 +566,9 @@ impl Worker {
     /// Sleeps until there is something to do; or finds that there is, and does not.
     fn sleep(&self) {
         // SAFETY: I1, I2.
-        let wake_ns = unsafe { (*self.timers.get()).next_ns() };
+        let (wake_ns, armed) = unsafe { ((*self.timers.get()).next_ns(), (*self.timers.get()).armed()) };
         let for_good = wake_ns == u64::MAX;
-        let alarm_ns = wake_ns.max(self.alarm_ns.get() + ALARM_GAP_NS);
-        let sleep_ns = alarm_ns.min(self.trim_when_due());
+        let sleep_ns = alarm_at(wake_ns, armed, self.alarm_ns.get()).min(self.trim_when_due());
         self.seat().set_rests_for_good(for_good);
         self.seat().slot.lie_down();
         self.group.idle.enter_sleep(self.index);
@@ -1025,6 +1026,11 @@ fn run_to_end(control: &Control) {
     }
 }
 
+/// When a worker gets up for the next of its `armed` deadlines, having done so `before_ns`.
+fn alarm_at(wake_ns: u64, armed: usize, before_ns: u64) -> u64 {
+    if armed <= ALARM_FEW { wake_ns } else { wake_ns.max(before_ns + ALARM_GAP_NS) }
+}
+
 fn passed(deadline_ns: u64) -> bool {
     deadline_ns != u64::MAX && clock::now_ns() >= deadline_ns
 }
@@ -1042,4 +1048,19 @@ fn prefetch(sp: *mut u8, block: *mut Control) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (sp, block);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_deadlines_are_met_exactly_and_dense_ones_together() {
+        let (wake_ns, before_ns) = (1_000_020_000, 1_000_000_000);
+        assert_eq!(alarm_at(wake_ns, 1, before_ns), wake_ns);
+        assert_eq!(alarm_at(wake_ns, ALARM_FEW, before_ns), wake_ns);
+        assert_eq!(alarm_at(wake_ns, ALARM_FEW + 1, before_ns), before_ns + ALARM_GAP_NS);
+        assert_eq!(alarm_at(wake_ns + ALARM_GAP_NS, 100_000, before_ns), wake_ns + ALARM_GAP_NS);
+        assert_eq!(alarm_at(u64::MAX, 0, before_ns), u64::MAX);
+    }
 }

@@ -601,3 +601,32 @@ fn a_waker_of_a_foreign_task_is_called_once_its_fiber_has_ended() {
     until(|| count.0.load(SeqCst) == 1);
     assert!(matches!(std::pin::pin!(&mut fiber).poll(&mut context), Poll::Ready(Ok(()))));
 }
+
+/// A waker that waits, with a deadline, in the fiber that has ended.
+struct Sleepy(AtomicUsize);
+
+impl Wake for Sleepy {
+    fn wake(self: Arc<Self>) {
+        self.0.store(1, SeqCst);
+        sleep(MILLI);
+        self.0.store(2, SeqCst);
+    }
+}
+
+#[test]
+fn a_foreign_waker_that_sleeps_leaves_the_outcome_alone() {
+    const OUTCOME: [u64; 7] = [7; 7];
+    let (go, sleepy) = (Arc::new(AtomicBool::new(false)), Arc::new(Sleepy(AtomicUsize::new(0))));
+    let mut fiber = spawn({
+        let go = go.clone();
+        move || {
+            until(|| go.load(SeqCst));
+            OUTCOME
+        }
+    });
+    let waker = Waker::from(sleepy.clone());
+    assert!(std::pin::Pin::new(&mut fiber).poll(&mut Context::from_waker(&waker)).is_pending());
+    go.store(true, SeqCst);
+    until(|| sleepy.0.load(SeqCst) == 2);
+    assert_eq!(fiber.join().unwrap(), OUTCOME);
+}

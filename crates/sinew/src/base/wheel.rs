@@ -137,7 +137,8 @@ impl Wheel {
             least = least.min(seen.deadline_ns.get());
             entry = seen.next.get();
         }
-        self.slot_start(level, slot) << TICK_NS_LOG2
+        // The last slot begins where the clock's numbers end.
+        self.slot_start(level, slot).saturating_mul(1 << TICK_NS_LOG2)
     }
 
     /// Hands every entry whose deadline has passed to `fire`, unlinked, earlier ticks first.
@@ -334,6 +335,15 @@ mod tests {
             prop_assert_eq!(wheel.armed(), 0);
             prop_assert!(wheel.earliest().is_none());
         }
+    }
+
+    #[test]
+    fn many_entries_that_never_fire_are_not_looked_at_again() {
+        let mut wheel = Wheel::boxed(5_000);
+        let entries = [const { Entry::new(ptr::null()) }; EXACT_SCAN + 1];
+        // SAFETY: `entries` outlive the wheel's use of them.
+        entries.iter().for_each(|entry| unsafe { wheel.arm(entry, u64::MAX) });
+        assert_eq!(wheel.next_deadline_ns(), u64::MAX);
     }
 
     #[test]

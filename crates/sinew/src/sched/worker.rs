@@ -26,6 +26,7 @@ use std::sync::Arc;
 use crate::base::atomic::{Relaxed, spin_loop, thread_local};
 use crate::base::deque::Stolen;
 use crate::base::list::List;
+use crate::base::wheel::Entry;
 use crate::event::timers::Timers;
 use crate::fiber::hooks::{Region, When};
 use crate::fiber::stack::{self, CLASSES, Stack};
@@ -59,10 +60,11 @@ const HEAVY_RESTED: usize = 2;
 /// Fibers started since the last sleep from which on a worker counts as busy.
 const RESTED_STARTS: u32 = 16;
 
-/// A worker with many deadlines gets up for them at most once in so long: several may be due by then. 100,000 sleeps of up to a second on 2 workers: some 100,000 futex waits without, 16,000 with.
+/// A worker with many deadlines gets up for them at most once in so long: where they are dense, several are due by then. 100,000 sleeps of up to a second on 2 workers: some
+/// 100,000 futex waits without, 16,000 with.
 const ALARM_GAP_NS: u64 = 120_000;
-/// So many are many. With fewer each is met as exactly as the kernel can. Arbitrary.
-const MANY_DEADLINES: usize = 64;
+/// Deadlines up to which each is met exactly. Arbitrary: with so few, a fiber that sleeps again and again for less than the gap is the rule, and sleeps that happen to be dense are rare.
+const ALARM_FEW: usize = 64;
 
 /// Stacks that nobody has used for so long give their pages back.
 const TRIM_PERIOD_NS: u64 = 1_000_000_000;
@@ -564,10 +566,9 @@ impl Worker {
     /// Sleeps until there is something to do; or finds that there is, and does not.
     fn sleep(&self) {
         // SAFETY: I1, I2.
-        let (wake_ns, deadlines) = unsafe { ((*self.timers.get()).next_ns(), (*self.timers.get()).armed()) };
+        let (wake_ns, armed) = unsafe { ((*self.timers.get()).next_ns(), (*self.timers.get()).armed()) };
         let for_good = wake_ns == u64::MAX;
-        let alarm_ns = if deadlines < MANY_DEADLINES { wake_ns } else { wake_ns.max(self.alarm_ns.get() + ALARM_GAP_NS) };
-        let sleep_ns = alarm_ns.min(self.trim_when_due());
+        let sleep_ns = alarm_at(wake_ns, armed, self.alarm_ns.get()).min(self.trim_when_due());
         self.seat().set_rests_for_good(for_good);
         self.seat().slot.lie_down();
         self.group.idle.enter_sleep(self.index);
@@ -823,9 +824,29 @@ impl Worker {
             // SAFETY: the caller's promise.
             return unsafe { self.suspend(me) };
         }
-        // SAFETY: I1, I2; a fiber that waits is in user code, so the entry is made for it and stays in place until it is disarmed.
+        if me.join.is_done() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.suspend_ended_until(me, deadline_ns) };
+        }
+        // SAFETY: a fiber that waits is in user code, and has no outcome yet: the slot is free until the wait is over.
+        unsafe { self.suspend_with(me, me.new_deadline(), deadline_ns) }
+    }
+
+    /// As `suspend_until`, by a fiber whose outcome is in its slot: the foreign waker that is told of its end waits.
+    #[cold]
+    #[inline(never)]
+    unsafe fn suspend_ended_until(&self, me: &Control, deadline_ns: u64) -> Cause {
+        let entry = Entry::new(ptr::from_ref(me).cast());
+        // SAFETY: the caller's promise; the entry outlives the call.
+        unsafe { self.suspend_with(me, &entry, deadline_ns) }
+    }
+
+    /// # Safety
+    /// As `suspend`; and `entry` is a new one for `me`, which stays in place until this returns.
+    #[inline(always)]
+    unsafe fn suspend_with(&self, me: &Control, entry: &Entry, deadline_ns: u64) -> Cause {
+        // SAFETY: the caller's promise; I1, I2.
         unsafe {
-            let entry = me.new_deadline();
             (*self.timers.get()).arm(entry, deadline_ns);
             let cause = self.suspend(me);
             (*self.timers.get()).disarm(entry);
@@ -1005,6 +1026,11 @@ fn run_to_end(control: &Control) {
     }
 }
 
+/// When a worker gets up for the next of its `armed` deadlines, having done so `before_ns`.
+fn alarm_at(wake_ns: u64, armed: usize, before_ns: u64) -> u64 {
+    if armed <= ALARM_FEW { wake_ns } else { wake_ns.max(before_ns + ALARM_GAP_NS) }
+}
+
 fn passed(deadline_ns: u64) -> bool {
     deadline_ns != u64::MAX && clock::now_ns() >= deadline_ns
 }
@@ -1022,4 +1048,19 @@ fn prefetch(sp: *mut u8, block: *mut Control) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (sp, block);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_deadlines_are_met_exactly_and_dense_ones_together() {
+        let (wake_ns, before_ns) = (1_000_020_000, 1_000_000_000);
+        assert_eq!(alarm_at(wake_ns, 1, before_ns), wake_ns);
+        assert_eq!(alarm_at(wake_ns, ALARM_FEW, before_ns), wake_ns);
+        assert_eq!(alarm_at(wake_ns, ALARM_FEW + 1, before_ns), before_ns + ALARM_GAP_NS);
+        assert_eq!(alarm_at(wake_ns + ALARM_GAP_NS, 100_000, before_ns), wake_ns + ALARM_GAP_NS);
+        assert_eq!(alarm_at(u64::MAX, 0, before_ns), u64::MAX);
+    }
 }

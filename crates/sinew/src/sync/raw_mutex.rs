@@ -23,7 +23,7 @@
 //! I1. WAITERS and HAND change under the queue's lock only. When that is free, WAITERS says whether the queue is empty, and HAND is not set without it.
 //! I2. HAND implies LOCKED: it is set beside LOCKED, and an unlock that finds it does not take LOCKED away unless it takes HAND away.
 //! I3. Who was told to try takes WOKEN away, in the same step in which it locks, finds LOCKED (whose owner will look at WAITERS), or queues again. So with WAITERS there is always
-//!     somebody to come: an owner who will unlock, or one who was woken.
+//!     somebody to come: an owner who will unlock, or one who was woken. A woken thread may come before the unlock that woke it is done; hence that takes LOCKED away only beside a WOKEN that is still there.
 //! I4. The last step of an unlock on this object is the one that lets others in; the woken fiber is made ready after it. So the mutex may be freed by the next owner.
 //!
 //! # Memory order
@@ -208,14 +208,16 @@ impl RawMutex {
 
     /// Tries at least once, and for a moment if nobody waits yet.
     fn spin(&self) -> bool {
-        for _ in 0..SPINS + 1 {
+        for look in 0..=SPINS {
+            if look > 0 {
+                spin_loop();
+            }
             if self.overtake() {
                 return true;
             }
             if self.word.load(Relaxed) & WAITERS != 0 {
                 return false;
             }
-            spin_loop();
         }
         false
     }
@@ -255,13 +257,15 @@ impl RawMutex {
 
     /// Takes the lock, and WOKEN away, if it is free. By the one that was told to try.
     fn try_as_woken(&self) -> bool {
-        for _ in 0..SPINS + 1 {
+        for look in 0..=SPINS {
+            if look > 0 {
+                spin_loop();
+            }
             let now = self.word.load(Relaxed);
             // Acquire: meets the Release of an unlock.
             if now & LOCKED == 0 && self.word.compare_exchange(now, (now | LOCKED) & FLAGS & !WOKEN, Acquire, Relaxed).is_ok() {
                 return true;
             }
-            spin_loop();
         }
         false
     }
@@ -282,24 +286,24 @@ impl RawMutex {
 
     #[cold]
     fn release_slowly(&self) {
-        let mut now = self.word.load(Relaxed);
-        loop {
-            debug_assert!(now & LOCKED != 0, "a Mutex was unlocked that was not locked");
-            if now & WAITERS == 0 || now & (WOKEN | HAND) == WOKEN {
-                // Release: meets the Acquire of who locks next.
-                match self.word.compare_exchange_weak(now, now & !LOCKED, Release, Relaxed) {
-                    Ok(_) => return,
-                    Err(other) => now = other,
-                }
-            } else if self.wake_first(Hand::IfAsked) {
-                return;
-            } else {
-                now = self.word.load(Relaxed);
-            }
-        }
+        debug_assert!(self.is_taken(), "a Mutex was unlocked that was not locked");
+        while !self.let_go() && !self.wake_first(Hand::IfAsked) {}
     }
 
-    /// Unlocks for the first waiter that can be woken; `false` if there was none, and the lock is still the caller's.
+    /// Takes LOCKED away, unless one has to be woken, or given it, before.
+    fn let_go(&self) -> bool {
+        let mut now = self.word.load(Relaxed);
+        while now & WAITERS == 0 || now & (WOKEN | HAND) == WOKEN {
+            // Release: meets the Acquire of who locks next. The last touch (I4).
+            match self.word.compare_exchange_weak(now, now & !LOCKED, Release, Relaxed) {
+                Ok(_) => return true,
+                Err(other) => now = other,
+            }
+        }
+        false
+    }
+
+    /// Unlocks for the first waiter that can be woken; `false` if the lock is still the caller's: there was none, or it was a thread that came at once, found LOCKED, and has queued again or left (I3).
     fn wake_first(&self, hand: Hand) -> bool {
         let mut queue = self.queue.lock();
         let over = match hand {
@@ -318,7 +322,6 @@ impl RawMutex {
         };
         if over {
             self.word.fetch_and(!(HAND | gone), Relaxed);
-            drop(queue);
         } else {
             // SAFETY: blocks are never unmapped, and a home is an atomic.
             let near = ptr::eq(unsafe { (*claimed.control).home() }, home);
@@ -327,12 +330,11 @@ impl RawMutex {
             }
             let since = ticks(now_ns + if near { 0 } else { COMES_NS });
             self.word.fetch_update(Relaxed, Relaxed, |now| Some((now & FLAGS & !gone) | WOKEN | since)).expect("it always updates");
-            drop(queue);
-            // Release: meets the Acquire of who locks next. The last touch (I4).
-            self.word.fetch_and(!LOCKED, Release);
         }
+        drop(queue);
+        let done = over || self.let_go();
         make_ready(claimed);
-        true
+        done
     }
 }
 

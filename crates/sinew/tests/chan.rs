@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use sinew::chan::{Cause, Receiver, RecvError, SendError, Sender, TryRecvError, TrySendError, bounded, unbounded};
+use sinew::chan::{
+    Cause, Receiver, RecvError, SendError, Sender, TryRecvError, TrySendError, bounded, broadcast, never, oneshot, unbounded,
+};
 use sinew::{Runtime, cancelled, no_suspend, scope, shield, spawn, timeout, yield_now};
 
 const MICRO: Duration = Duration::from_micros(1);
@@ -715,4 +717,16 @@ fn an_end_that_races_waits_reaches_them_all() {
         drop(sender);
         assert!(givers.into_iter().map(|g| g.join().unwrap()).sum::<usize>() >= 3);
     }
+}
+
+/// To make a channel takes no room on the stack, however large its messages are.
+#[test]
+fn channels_of_large_messages_are_made_on_small_stacks() {
+    type Large = [u8; 1 << 20];
+    spawn(|| {
+        drop((bounded::<Large>(1), bounded::<Large>(2), unbounded::<Large>(), never::<Large>(), oneshot::<Large>()));
+        drop((broadcast::<Large>(2), bounded::<Large>(0)));
+    })
+    .join()
+    .unwrap();
 }

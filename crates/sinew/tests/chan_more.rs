@@ -406,3 +406,36 @@ fn watched_values_are_dropped_once() {
     drop((sender, receiver));
     assert_eq!((dropped.load(SeqCst), Arc::strong_count(&dropped)), (7, 1));
 }
+
+/// Whoever drops a value has no turn to write any more: a destructor that sends to its own channel does not wait for itself.
+#[test]
+fn a_watched_value_may_send_when_it_is_dropped() {
+    #[derive(Clone)]
+    struct Sends(&'static str, Option<watch::Sender<Sends>>);
+    impl Drop for Sends {
+        fn drop(&mut self) {
+            if let Some(sender) = self.1.take() {
+                let _ = sender.send(Sends("from a destructor", None));
+            }
+        }
+    }
+    everywhere(|| {
+        let (sender, receiver) = watch(Sends("first", None));
+        let armed = |name| Sends(name, Some(sender.clone()));
+        // Where a send would have to wait, it panics.
+        no_suspend(|| {
+            sender.send(armed("old")).unwrap();
+            sender.send_modify(|value| value.1 = None);
+            assert_eq!(receiver.borrow().0, "from a destructor");
+            sender.send(Sends("first", None)).unwrap();
+            let panics = AssertUnwindSafe(|| {
+                sender.send_modify(|value| {
+                    *value = armed("copy");
+                    panic!("as planned");
+                })
+            });
+            assert!(catch_unwind(panics).is_err());
+            assert_eq!(receiver.borrow().0, "from a destructor");
+        });
+    });
+}

@@ -669,3 +669,31 @@ fn a_list_is_used_again_and_sends_too() {
         assert!(wrong.is_err() && catch_unwind(|| Select::new().select().index()).is_err());
     });
 }
+
+/// A message that nobody asks for goes with the operation; a list whose last arm has sent is empty, and does not wait for ever.
+#[test]
+fn an_operation_that_is_dropped_leaves_nothing() {
+    everywhere(|| {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let (sender, receiver) = bounded(1);
+        sender.send(Counted(dropped.clone())).unwrap();
+        let mut select = Select::new();
+        select.recv(&receiver);
+        drop(select.select());
+        assert_eq!(dropped.load(SeqCst), 1);
+        select.remove(0);
+        let index = select.send(&sender, Counted(dropped.clone()));
+        select.select().send(&sender).unwrap();
+        assert!(catch_unwind(AssertUnwindSafe(|| select.remove(index))).is_err());
+        let panic = catch_unwind(AssertUnwindSafe(|| no_suspend(|| select.select().index()))).unwrap_err();
+        assert_eq!(panic.downcast_ref(), Some(&"nothing to select from"));
+        // One that gives its message back is gone with it.
+        drop(receiver.recv());
+        let (sender, _) = bounded(1);
+        let mut select = Select::new();
+        let index = select.send(&sender, Counted(dropped.clone()));
+        drop(select.select());
+        assert_eq!((dropped.load(SeqCst), Arc::strong_count(&dropped)), (3, 1));
+        assert!(catch_unwind(AssertUnwindSafe(|| select.remove(index))).is_err());
+    });
+}

@@ -1,12 +1,15 @@
 //! What a channel holds while nobody takes it.
 //!
-//! Three shapes: one place in the channel itself (no second allocation, for `bounded(1)` and `oneshot`), a ring of a fixed size, and linked blocks that grow without limit. Rejected
-//! for the last: a ring that doubles, which would copy all messages while the channel is locked.
+//! Three shapes: one place in the channel itself (no second allocation, for `bounded(1)` and `oneshot` of small messages), a ring of a fixed size, and linked blocks that grow
+//! without limit. Rejected for the last: a ring that doubles, which would copy all messages while the channel is locked. The buffer is small whatever the messages are: a channel is
+//! made on the stack of a fiber, which has little.
 //!
 //! # Invariants
-//! I1. Of a ring, the `len` places from `head` on are filled, and no others; of blocks, those from `head` in the first to `tail` in the last.
+//! I1. Of a ring, the `len` places from `head` on are filled, and no others; of blocks, those from `head` in the first to `tail` in the last; the
+//!     one place, if `filled`. `T` fits into that.
 //! I2. The blocks from `first` to `last` are linked by `next`; `spare` is one more or null. All came from `Box`.
 
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 
@@ -15,14 +18,14 @@ const BLOCK_LEN: usize = 32;
 
 /// Messages in the order in which they came.
 pub(super) enum Buffer<T> {
-    One(Option<T>),
+    One(One<T>),
     Ring(Ring<T>),
     Blocks(Blocks<T>),
 }
 
 impl<T> Buffer<T> {
     pub(super) fn bounded(capacity: usize) -> Self {
-        if capacity == 1 { Buffer::One(None) } else { Buffer::Ring(Ring::new(capacity)) }
+        if capacity == 1 && One::<T>::FITS { Buffer::One(One::new()) } else { Buffer::Ring(Ring::new(capacity)) }
     }
 
     pub(super) fn unbounded() -> Self {
@@ -41,7 +44,7 @@ impl<T> Buffer<T> {
     #[inline]
     pub(super) fn len(&self) -> usize {
         match self {
-            Buffer::One(place) => usize::from(place.is_some()),
+            Buffer::One(one) => usize::from(one.filled),
             Buffer::Ring(ring) => ring.len,
             Buffer::Blocks(blocks) => blocks.len,
         }
@@ -50,7 +53,7 @@ impl<T> Buffer<T> {
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         match self {
-            Buffer::One(place) => place.is_some(),
+            Buffer::One(one) => one.filled,
             Buffer::Ring(ring) => ring.len == ring.places.len(),
             Buffer::Blocks(_) => false,
         }
@@ -61,7 +64,7 @@ impl<T> Buffer<T> {
     pub(super) fn push(&mut self, value: T) {
         debug_assert!(!self.is_full(), "a message for a full channel");
         match self {
-            Buffer::One(place) => *place = Some(value),
+            Buffer::One(one) => one.push(value),
             Buffer::Ring(ring) => ring.push(value),
             Buffer::Blocks(blocks) => blocks.push(value),
         }
@@ -70,17 +73,24 @@ impl<T> Buffer<T> {
     /// Takes the oldest.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<T> {
+        // SAFETY: the message is ours now.
+        self.pop_place().map(|place| unsafe { place.read() })
+    }
+
+    /// Takes the oldest, and leaves it where it is: it is the caller's, until the next push.
+    #[inline]
+    fn pop_place(&mut self) -> Option<*mut T> {
         match self {
-            Buffer::One(place) => place.take(),
-            Buffer::Ring(ring) => ring.pop(),
-            Buffer::Blocks(blocks) => blocks.pop(),
+            Buffer::One(one) => one.pop_place(),
+            Buffer::Ring(ring) => ring.pop_place(),
+            Buffer::Blocks(blocks) => blocks.pop_place(),
         }
     }
 
     /// All that is in it, to be dropped without the channel's lock.
     pub(super) fn take_all(&mut self) -> Buffer<T> {
         let rest = match self {
-            Buffer::One(_) => Buffer::One(None),
+            Buffer::One(_) => Buffer::One(One::new()),
             Buffer::Ring(_) => Buffer::Ring(Ring::new(0)),
             Buffer::Blocks(_) => Buffer::unbounded(),
         };
@@ -94,15 +104,47 @@ impl<T> Drop for Buffer<T> {
         struct Rest<'a, T>(&'a mut Buffer<T>);
         impl<T> Drop for Rest<'_, T> {
             fn drop(&mut self) {
-                while let Some(value) = self.0.pop() {
-                    drop(value);
+                while let Some(place) = self.0.pop_place() {
+                    // SAFETY: the message is ours now. In its place: it may be larger than the stack.
+                    unsafe { place.drop_in_place() };
                 }
             }
         }
         let rest = Rest(self);
-        while let Some(value) = rest.0.pop() {
-            drop(value);
+        while let Some(place) = rest.0.pop_place() {
+            // SAFETY: as above.
+            unsafe { place.drop_in_place() };
         }
+    }
+}
+
+/// As many words as the other shapes have.
+type Place = MaybeUninit<[usize; 5]>;
+
+pub(super) struct One<T> {
+    place: Place,
+    filled: bool,
+    _message: PhantomData<T>,
+}
+
+impl<T> One<T> {
+    /// Whether the place is one for a message.
+    const FITS: bool = size_of::<T>() <= size_of::<Place>() && align_of::<T>() <= align_of::<Place>();
+
+    fn new() -> Self {
+        Self { place: MaybeUninit::uninit(), filled: false, _message: PhantomData }
+    }
+
+    #[inline]
+    fn push(&mut self, value: T) {
+        // SAFETY: I1 - a message fits, and the place is free.
+        unsafe { self.place.as_mut_ptr().cast::<T>().write(value) };
+        self.filled = true;
+    }
+
+    #[inline]
+    fn pop_place(&mut self) -> Option<*mut T> {
+        std::mem::take(&mut self.filled).then(|| self.place.as_mut_ptr().cast())
     }
 }
 
@@ -127,15 +169,15 @@ impl<T> Ring<T> {
     }
 
     #[inline]
-    fn pop(&mut self) -> Option<T> {
+    fn pop_place(&mut self) -> Option<*mut T> {
         if self.len == 0 {
             return None;
         }
-        // SAFETY: I1 - the place at `head` is filled, and leaves the filled ones here.
-        let value = unsafe { self.places[self.head].assume_init_read() };
+        // The place at `head` leaves the filled ones (I1).
+        let place = self.places[self.head].as_mut_ptr();
         self.head = if self.head + 1 == self.places.len() { 0 } else { self.head + 1 };
         self.len -= 1;
-        Some(value)
+        Some(place)
     }
 }
 
@@ -172,18 +214,18 @@ impl<T> Blocks<T> {
     }
 
     #[inline]
-    fn pop(&mut self) -> Option<T> {
+    fn pop_place(&mut self) -> Option<*mut T> {
         if self.len == 0 {
             return None;
         }
         if self.head == BLOCK_LEN {
             self.leave_first();
         }
-        // SAFETY: I1, I2 - there is a message, so the place at `head` is filled, and leaves the filled ones here.
-        let value = unsafe { (&(*self.first).places)[self.head].assume_init_read() };
+        // SAFETY: I1, I2 - there is a message, so the place at `head` is in a block. It leaves the filled ones here.
+        let place = unsafe { (&mut (*self.first).places)[self.head].as_mut_ptr() };
         self.head += 1;
         self.len -= 1;
-        Some(value)
+        Some(place)
     }
 
     #[cold]
@@ -263,6 +305,23 @@ mod tests {
                 assert_eq!(buffer.is_full(), Some(model.len()) == capacity);
             }
         }
+    }
+
+    #[test]
+    fn one_place_takes_messages_that_fit_and_no_others() {
+        #[derive(Debug, PartialEq)]
+        #[repr(align(64))]
+        struct Aligned(u8);
+        let mut places = (Buffer::bounded(1), Buffer::bounded(1), Buffer::bounded(1), Buffer::bounded(1));
+        places.0.push([7usize; 5]);
+        places.1.push([7usize; 6]);
+        places.2.push(Aligned(7));
+        places.3.push(());
+        assert!(matches!((&places.0, &places.3), (Buffer::One(_), Buffer::One(_))));
+        assert!(matches!((&places.1, &places.2), (Buffer::Ring(_), Buffer::Ring(_))));
+        assert_eq!((places.0.pop(), places.0.pop(), places.1.pop()), (Some([7; 5]), None, Some([7; 6])));
+        assert_eq!((places.2.pop(), places.3.pop(), places.3.len()), (Some(Aligned(7)), Some(()), 0));
+        assert_eq!(size_of::<Buffer<[u8; 1 << 20]>>(), size_of::<Buffer<()>>());
     }
 
     #[test]

@@ -13,6 +13,9 @@
 //!
 //! # Order
 //! Messages are received in the order in which they were sent. Those who wait, on either side, are served in the order in which they came, and nobody overtakes them.
+//!
+//! # Large messages
+//! A message is moved, through the stacks of both sides, and a fiber's stack is small: one of many kilobytes belongs in a `Box`.
 
 pub mod broadcast;
 mod buffer;
@@ -48,8 +51,10 @@ pub use crate::select;
 ///
 /// With a capacity of 0 a message is handed over when both sides are there.
 ///
+/// The memory for so many messages is taken at once.
+///
 /// # Panics
-/// If there is no memory for so many messages.
+/// If so many messages are more than any memory has.
 ///
 /// # Examples
 /// ```

@@ -232,7 +232,7 @@ trait Arm {
     /// Fires with an error.
     fn fail(&self, cut: Cut);
     fn has_fired(&self) -> bool;
-    /// Readies an arm that has fired to be used again; `false` if it cannot be.
+    /// Readies an arm to be used again, and drops what came of it; `false` if it cannot be: it has sent, or has given its message back.
     fn renew(&mut self) -> bool;
 }
 
@@ -577,7 +577,7 @@ fn dice() -> u64 {
 /// It does what [`select!`](crate::select) does, which is to be preferred where the channels are known. The names are crossbeam-channel's; but a message is handed over
 /// with its arm, not afterwards (the reason is given at [`select!`](crate::select)).
 ///
-/// The list can be used again: an arm that received is as before, one that sent is gone, as if [removed](Self::remove).
+/// The list can be used again: an arm that received is as before, one that sent, or gave its message back, is gone, as if [removed](Self::remove).
 ///
 /// # Examples
 /// ```
@@ -660,7 +660,6 @@ impl<'a> Select<'a> {
     /// If the list is empty: it would wait for ever.
     #[track_caller]
     pub fn select(&mut self) -> SelectedOperation<'_, 'a> {
-        assert!(self.arms.iter().any(Option::is_some), "nothing to select from");
         let index = self.choose(for_ever()).expect("a wait without a limit ends with an arm");
         SelectedOperation { select: self, index }
     }
@@ -711,15 +710,25 @@ impl<'a> Select<'a> {
     /// The index of the arm that fired.
     #[track_caller]
     fn choose(&mut self, patience: Patience) -> Option<usize> {
-        for place in &mut self.arms {
-            if place.as_mut().is_some_and(|arm| !arm.renew()) {
-                *place = None;
-            }
-        }
+        self.arms.iter_mut().for_each(renew);
         let arms: Vec<_> = self.arms.iter().flatten().map(|arm| AnyArm(&**arm)).collect();
+        assert!(!arms.is_empty() || !matches!(patience.0, Some(Until::Forever)), "nothing to select from");
         let mut held: Vec<_> = arms.iter().map(|_| None).collect();
         choose_of(&arms, &mut vec![0; arms.len()], &mut held, patience);
         self.arms.iter().position(|arm| arm.as_ref().is_some_and(|arm| arm.has_fired()))
+    }
+}
+
+/// Readies an arm to be used again, or removes one that cannot be.
+fn renew(place: &mut Option<Box<dyn Arm + '_>>) {
+    if place.as_mut().is_some_and(|arm| !arm.renew()) {
+        *place = None;
+    }
+}
+
+impl Drop for SelectedOperation<'_, '_> {
+    fn drop(&mut self) {
+        renew(&mut self.select.arms[self.index]);
     }
 }
 

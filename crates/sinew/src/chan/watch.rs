@@ -5,7 +5,7 @@
 //! a thread that hold one each could wait for each other for ever.
 //!
 //! # Invariants
-//! I1. While `writing`, one sender runs a user's closure on a copy of the value; nobody else changes the value meanwhile. It hands its turn on, to one that waits, or to nobody.
+//! I1. While `writing`, one sender runs a user's closure on a copy of the value; nobody else changes the value meanwhile. No value is dropped in that turn. It hands its turn on, to one that waits, or to nobody.
 
 use std::fmt;
 use std::ops::Deref;
@@ -122,7 +122,10 @@ impl<T> Sender<T> {
             let value = Arc::into_inner(value).expect("nobody else has seen it");
             return Err(SendError::new(value, Cause::Disconnected));
         }
-        publish(inside, value);
+        let old = publish(inside, value);
+        // A value's destructor may send to this channel.
+        drop(turn);
+        drop(old);
         Ok(())
     }
 
@@ -141,12 +144,14 @@ impl<T> Sender<T> {
     where
         T: Clone,
     {
+        // Declared before the turn: if `modify` panics, it is dropped after the turn was handed on, and may send to this channel.
+        let mut value;
         let turn = self.take_turn();
-        let mut value = T::clone(&self.borrow());
-        modify(&mut value);
-        let value = Arc::new(value);
-        publish(self.channel.lock(), value);
+        value = Arc::new(T::clone(&self.borrow()));
+        modify(Arc::get_mut(&mut value).expect("nobody else has seen it"));
+        let old = publish(self.channel.lock(), value);
         drop(turn);
+        drop(old);
     }
 
     /// The value as it is now.
@@ -203,14 +208,15 @@ impl<T> Sender<T> {
     }
 }
 
-/// Makes `value` the value, and wakes those who wait for it.
-fn publish<T>(mut inside: Held<'_, Inside<T>>, value: Arc<T>) {
+/// Makes `value` the value, and wakes those who wait for it. Gives the old one, which is dropped without the turn (I1).
+#[must_use]
+fn publish<T>(mut inside: Held<'_, Inside<T>>, value: Arc<T>) -> Arc<T> {
     let old = std::mem::replace(&mut inside.value, value);
     inside.version += 1;
     let wakes = call(&mut inside.line);
     drop(inside);
     wakes.pay();
-    drop(old);
+    old
 }
 
 /// The turn to write; handed on when it is dropped.

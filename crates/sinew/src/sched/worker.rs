@@ -363,6 +363,8 @@ impl Worker {
             if !self.group.spins || self.seat().has_mail() || clock::now_ns() >= end_ns {
                 return false;
             }
+            // Where there are more threads than cores, the one that is to take it may have been pushed off this very core by our wake.
+            std::thread::yield_now();
             (0..SPIN_PAUSES).for_each(|_| spin_loop());
         }
         true

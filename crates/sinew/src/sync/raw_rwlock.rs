@@ -15,6 +15,8 @@
 //! # Invariants
 //! I1. WRITER is set, and taken away, by who has the turn.
 //! I2. The writer that waits for readers is the only one in the queue; the last reader wakes it.
+//! I3. The last touch of an unlock by a writer is that of the turn: one who waited for that may free the lock. A reader that merely comes by may not: it gets in while the writer still has the turn. Safe
+//!     code cannot: guards borrow the lock.
 
 use crate::base::atomic::{in_statics, spin_loop};
 use crate::fiber::state::Cause;
@@ -117,7 +119,7 @@ impl RawRwLock {
     #[inline]
     pub(crate) fn release_write(&self) {
         self.allow_readers(0);
-        // The last touch: who waits, waits for this.
+        // The last touch: who waits, waits for this (I3).
         self.turn.release();
     }
 

@@ -198,7 +198,7 @@ impl<T: ?Sized> RwLock<T> {
         self.0.is_locked()
     }
 
-    /// Whether a writer has it at this moment.
+    /// Whether a writer has it at this moment, or waits for the last readers to leave.
     pub fn is_locked_exclusive(&self) -> bool {
         self.0.is_locked_exclusive()
     }

@@ -20,9 +20,10 @@ use std::time::Duration;
 use super::event::Event;
 use crate::fiber::Id;
 use crate::fiber::task::{discard, quietly};
+use crate::os::fork;
 use crate::os::lock::Lock;
 use crate::rt::spawn::Builder;
-use crate::rt::wait::{current, yield_now};
+use crate::rt::wait::{current, may_wait, yield_now};
 
 /// Tasks of each kind that a queue that rests keeps room for. Arbitrary.
 const ROOM_KEPT: usize = 64;
@@ -222,6 +223,7 @@ impl<T: Send + 'static> ExecutionQueue<T> {
     /// As [`push`](Self::push).
     #[track_caller]
     pub fn stop(&self) {
+        fork::refuse();
         self.shared().stop();
     }
 
@@ -272,6 +274,7 @@ impl<T: Send + 'static> ExecutionQueue<T> {
 
     #[track_caller]
     fn before_join(&self) {
+        fork::refuse();
         let executor = self.shared().state.lock().executor;
         assert!(executor.is_none() || executor != Some(current().id()), "an ExecutionQueue was joined by its own handler");
         self.shared().execute_if_forgotten();
@@ -279,6 +282,7 @@ impl<T: Send + 'static> ExecutionQueue<T> {
 
     #[track_caller]
     fn add(&self, task: T, urgency: Urgency) -> Result<TaskHandle<T>, QueueStopped<T>> {
+        fork::refuse();
         let shared = self.shared();
         let mut state = shared.state.lock();
         if state.stopped {
@@ -423,8 +427,8 @@ impl<T: Send + 'static> Executor<T> {
                 Deed::TellOfStop => unsafe { shared.call_last() },
                 Deed::Leave => return,
             }
-            if !shared.is_empty() {
-                // What the handler has left: others have their turn between two calls.
+            if !shared.is_empty() && may_wait() {
+                // What the handler has left: others have their turn between two calls. Not where a caller executes himself, inside `no_suspend`.
                 yield_now();
             }
         }
@@ -441,7 +445,10 @@ impl<T: Send + 'static> Drop for Executor<T> {
 
 impl<T: Send + 'static> Drop for Handles<T> {
     fn drop(&mut self) {
-        self.shared.stop();
+        // In a forked child nobody would execute, and the lock may be held for ever.
+        if !fork::is_child() {
+            self.shared.stop();
+        }
     }
 }
 

@@ -715,6 +715,10 @@ fn in_a_forked_child_every_use_panics_with_a_clear_text() {
     let timer = sinew::time::Timer::after(HOUR, || ());
     let (sender, receiver) = sinew::chan::unbounded();
     let try_sender = sender.clone();
+    let (locked, permits) = (sinew::sync::Mutex::new(()), sinew::sync::Semaphore::new(0));
+    std::mem::forget(locked.lock());
+    let queue = sinew::sync::ExecutionQueue::new(|tasks: &mut sinew::sync::Tasks<'_, u8>| tasks.for_each(drop));
+    let (of_stop, of_join) = (queue.clone(), queue.clone());
     sinew::fiber_local!(static LOCAL: u32 = 7);
     let uses: Vec<Use> = vec![
         ("spawn", Box::new(|| drop(spawn(|| ())))),
@@ -743,6 +747,11 @@ fn in_a_forked_child_every_use_panics_with_a_clear_text() {
         ("recv", Box::new(move || _ = receiver.recv().unwrap())),
         ("try_send", Box::new(move || try_sender.try_send(1).unwrap())),
         ("select!", Box::new(|| sinew::select! { recv(sinew::chan::never::<u8>()) -> _ => (), default => () })),
+        ("a lock that is taken", Box::new(move || drop(locked.lock()))),
+        ("a permit that is not there", Box::new(move || drop(permits.acquire_timeout(MILLI)))),
+        ("push", Box::new(move || drop(queue.push(1)))),
+        ("a queue's stop", Box::new(move || of_stop.stop())),
+        ("a queue's join", Box::new(move || _ = of_join.join_timeout(MILLI))),
         ("unpark", Box::new(move || parked.unpark())),
         ("builder", Box::new(|| drop(Runtime::builder().build()))),
         ("a runtime's metrics", Box::new(move || drop(of_metrics.metrics()))),
@@ -761,6 +770,25 @@ fn in_a_forked_child_every_use_panics_with_a_clear_text() {
     assert_eq!(ended.join().unwrap(), 7);
     running.cancel();
     running.join().unwrap();
+}
+
+#[test]
+fn in_a_forked_child_what_is_dropped_is_dropped_quietly() {
+    let timer = sinew::time::Timer::after(HOUR, || ());
+    let (sender, receiver) = sinew::chan::unbounded::<u8>();
+    let queue = sinew::sync::ExecutionQueue::new(|tasks: &mut sinew::sync::Tasks<'_, u8>| tasks.for_each(drop));
+    let group = sinew::sync::WaitGroup::new();
+    // SAFETY: the child only drops, and leaves by `_exit`.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop((timer, sender, receiver, queue, group))));
+        // SAFETY: ends the child without running what belongs to the parent.
+        unsafe { libc::_exit(i32::from(dropped.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
 }
 
 /// One way to use the library, and its name.

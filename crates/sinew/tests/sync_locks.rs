@@ -149,8 +149,8 @@ fn a_timed_wait_says_whether_its_time_was_up_and_has_the_mutex() {
             assert!(condvar.wait_timeout(&mut guard, MILLI).timed_out());
             assert!(condvar.wait_timeout(&mut guard, Duration::ZERO).timed_out());
             assert!(condvar.wait_until(&mut guard, Instant::now()).timed_out());
-            assert!(condvar.wait_while_timeout(&mut guard, |_| true, MILLI).timed_out());
-            assert!(!condvar.wait_while_timeout(&mut guard, |_| false, Duration::ZERO).timed_out());
+            assert!(condvar.wait_timeout_while(&mut guard, MILLI, |_| true).timed_out());
+            assert!(!condvar.wait_timeout_while(&mut guard, Duration::ZERO, |_| false).timed_out());
             assert!(mutex.is_locked() && mutex.try_lock().is_none());
             *guard += 1;
             assert!(!condvar.notify_one(), "nobody is left in the queue");
@@ -177,7 +177,7 @@ fn short_timed_waits_make_progress() {
         .collect();
     let (mut taken, mut guard) = (0, shared.0.lock());
     while taken < PRODUCERS * each {
-        shared.1.wait_while_timeout(&mut guard, |count| *count == 0, Duration::from_micros(5));
+        shared.1.wait_timeout_while(&mut guard, Duration::from_micros(5), |count| *count == 0);
         taken += std::mem::take(&mut *guard);
     }
     drop(guard);
@@ -592,6 +592,20 @@ fn a_rwlock_has_parking_lot_s_guards_and_is_not_poisoned() {
     let value = lock.read().clone();
     assert_eq!((Arc::strong_count(&value), *lock.into_inner()), (2, 4));
     assert_eq!(Arc::strong_count(&value), 1);
+}
+
+/// The raw locks serve lock_api's own types, timed forms included.
+#[test]
+fn the_raw_locks_are_lock_api_s() {
+    type Foreign<T> = (lock_api::Mutex<sinew::sync::RawMutex, T>, lock_api::RwLock<sinew::sync::RawRwLock, T>);
+    let locks: Foreign<u32> = Default::default();
+    let (past, soon) = (std::time::Instant::now(), || std::time::Instant::now() + MILLI);
+    let held = (locks.0.try_lock_for(Duration::MAX).unwrap(), locks.1.try_write_until(past).unwrap());
+    assert!(locks.0.try_lock_until(soon()).is_none() && locks.0.try_lock_for(Duration::ZERO).is_none());
+    assert!(locks.1.try_read_until(soon()).is_none() && locks.1.try_write_for(MILLI).is_none());
+    drop(held);
+    let _both = (locks.1.try_read_for(MILLI).unwrap(), locks.1.try_read_until(past).unwrap());
+    assert!(locks.1.try_write_until(past).is_none());
 }
 
 /// One unlocks, the next has the lock and frees it at once, while the first may still be in its call.

@@ -233,6 +233,22 @@ fn a_panic_of_the_handler_costs_the_task_in_hand_alone() {
 }
 
 #[test]
+fn a_handler_that_panics_before_it_takes_a_task_comes_to_an_end() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let queue = {
+        let calls = calls.clone();
+        ExecutionQueue::new(move |_: &mut sinew::sync::Tasks<'_, usize>| {
+            calls.fetch_add(1, SeqCst);
+            panic!("expected by the test");
+        })
+    };
+    (0..5).for_each(|task| drop(queue.push(task).unwrap()));
+    queue.stop();
+    assert!(queue.join().is_err());
+    assert_eq!((calls.load(SeqCst), queue.len()), (6, 0), "once for each task, and once for the stop");
+}
+
+#[test]
 fn the_last_handle_stops_the_queue() {
     let (queue, notes) = noting();
     let other = queue.clone();

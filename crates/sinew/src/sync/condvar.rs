@@ -92,12 +92,12 @@ impl Condvar {
         self.wait_timeout(guard, deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// As [`wait_while`](Self::wait_while), at most for `timeout`: timed out means that the condition still holds.
+    /// As [`wait_while`](Self::wait_while), at most for `timeout`: timed out means that the condition still holds. std's order of arguments.
     ///
     /// # Suspends
     /// As [`wait_timeout`](Self::wait_timeout), unless the condition does not hold.
     #[track_caller]
-    pub fn wait_while_timeout<T, F>(&self, guard: &mut MutexGuard<'_, T>, mut condition: F, timeout: Duration) -> WaitTimeoutResult
+    pub fn wait_timeout_while<T, F>(&self, guard: &mut MutexGuard<'_, T>, timeout: Duration, mut condition: F) -> WaitTimeoutResult
     where
         T: ?Sized,
         F: FnMut(&mut T) -> bool,

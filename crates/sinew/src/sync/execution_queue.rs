@@ -19,10 +19,14 @@ use std::time::Duration;
 
 use super::event::Event;
 use crate::fiber::Id;
-use crate::fiber::task::discard;
+use crate::fiber::task::{discard, quietly};
+use crate::os::fork;
 use crate::os::lock::Lock;
 use crate::rt::spawn::Builder;
-use crate::rt::wait::{current, yield_now};
+use crate::rt::wait::{current, may_wait, yield_now};
+
+/// Tasks of each kind that a queue that rests keeps room for. Arbitrary.
+const ROOM_KEPT: usize = 64;
 
 /// Executes tasks one after another, in a fiber that lives as long as there are some. Clones are handles to the same queue.
 ///
@@ -33,7 +37,7 @@ use crate::rt::wait::{current, yield_now};
 /// are executed, then the handler is called once more with [`Tasks::is_stopped`], and dropped. A handler that has a handle of its own queue keeps that from ending until `stop` is called.
 ///
 /// # Panics of the handler
-/// Only the task in hand is gone with it. The handler is called again with the others; [`join`](Self::join) gives the first panic.
+/// Only the task in hand is gone with it, or the first one if it has taken none: so there is an end. The handler is called again with the others; [`join`](Self::join) gives the first panic.
 ///
 /// # Examples
 /// ```
@@ -142,10 +146,16 @@ impl<T> Line<T> {
         self.left -= 1;
         if self.left == 0 {
             // Nobody would come to take the rest away.
-            self.first += self.tasks.len() as u64;
-            self.tasks.clear();
+            self.empty();
         }
         Some(task)
+    }
+
+    /// Forgets what was cancelled, when nothing else is left.
+    fn empty(&mut self) {
+        self.first += self.tasks.len() as u64;
+        self.tasks.clear();
+        self.tasks.shrink_to(ROOM_KEPT);
     }
 }
 
@@ -163,6 +173,11 @@ impl<T> State<T> {
 
     fn has_tasks(&self) -> bool {
         self.lines.iter().any(|line| line.left > 0)
+    }
+
+    /// Room that was needed once is given back.
+    fn rest(&mut self) {
+        self.lines.iter_mut().filter(|line| line.tasks.capacity() > ROOM_KEPT).for_each(Line::empty);
     }
 }
 
@@ -208,6 +223,7 @@ impl<T: Send + 'static> ExecutionQueue<T> {
     /// As [`push`](Self::push).
     #[track_caller]
     pub fn stop(&self) {
+        fork::refuse();
         self.shared().stop();
     }
 
@@ -258,6 +274,7 @@ impl<T: Send + 'static> ExecutionQueue<T> {
 
     #[track_caller]
     fn before_join(&self) {
+        fork::refuse();
         let executor = self.shared().state.lock().executor;
         assert!(executor.is_none() || executor != Some(current().id()), "an ExecutionQueue was joined by its own handler");
         self.shared().execute_if_forgotten();
@@ -265,6 +282,7 @@ impl<T: Send + 'static> ExecutionQueue<T> {
 
     #[track_caller]
     fn add(&self, task: T, urgency: Urgency) -> Result<TaskHandle<T>, QueueStopped<T>> {
+        fork::refuse();
         let shared = self.shared();
         let mut state = shared.state.lock();
         if state.stopped {
@@ -342,6 +360,7 @@ impl<T: Send + 'static> Shared<T> {
         }
         state.executing = false;
         state.executor = None;
+        state.rest();
         Deed::Leave
     }
 
@@ -352,8 +371,10 @@ impl<T: Send + 'static> Shared<T> {
     unsafe fn call(&self, last: bool) {
         // SAFETY: I1.
         let Some(handler) = (unsafe { &mut *self.handler.get() }) else { return };
-        let mut tasks = Tasks { state: &self.state, last };
+        let mut tasks = Tasks { state: &self.state, last, taken: false };
         let called = catch_unwind(AssertUnwindSafe(|| handler(&mut tasks)));
+        let gone = if called.is_err() && !tasks.taken { tasks.next() } else { None };
+        quietly(|| drop(gone));
         self.keep(called);
         self.state.lock().in_hand = None;
     }
@@ -406,8 +427,8 @@ impl<T: Send + 'static> Executor<T> {
                 Deed::TellOfStop => unsafe { shared.call_last() },
                 Deed::Leave => return,
             }
-            if !shared.is_empty() {
-                // What the handler has left: others have their turn between two calls.
+            if !shared.is_empty() && may_wait() {
+                // What the handler has left: others have their turn between two calls. Not where a caller executes himself, inside `no_suspend`.
                 yield_now();
             }
         }
@@ -424,7 +445,10 @@ impl<T: Send + 'static> Drop for Executor<T> {
 
 impl<T: Send + 'static> Drop for Handles<T> {
     fn drop(&mut self) {
-        self.shared.stop();
+        // In a forked child nobody would execute, and the lock may be held for ever.
+        if !fork::is_child() {
+            self.shared.stop();
+        }
     }
 }
 
@@ -444,6 +468,8 @@ impl<T: Send + 'static> fmt::Debug for ExecutionQueue<T> {
 pub struct Tasks<'a, T> {
     state: &'a Lock<State<T>>,
     last: bool,
+    /// Whether any was.
+    taken: bool,
 }
 
 impl<T> Tasks<'_, T> {
@@ -458,7 +484,9 @@ impl<T> Iterator for Tasks<'_, T> {
 
     /// Takes the next task in hand; the one before counts as executed.
     fn next(&mut self) -> Option<T> {
-        self.state.lock().pop()
+        let task = self.state.lock().pop();
+        self.taken |= task.is_some();
+        task
     }
 }
 

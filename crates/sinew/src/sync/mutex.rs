@@ -1,7 +1,7 @@
 //! `Mutex`: lock_api's types over our lock, under std's and DESIGN's names.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lock_api::GuardNoSend;
 
@@ -39,6 +39,22 @@ unsafe impl lock_api::RawMutex for RawMutex {
 unsafe impl lock_api::RawMutexFair for RawMutex {
     unsafe fn unlock_fair(&self) {
         self.release_fair();
+    }
+}
+
+// SAFETY: as above.
+unsafe impl lock_api::RawMutexTimed for RawMutex {
+    type Duration = Duration;
+    type Instant = Instant;
+
+    #[track_caller]
+    fn try_lock_for(&self, timeout: Duration) -> bool {
+        self.try_take() || self.take_until(clock::deadline_ns(timeout))
+    }
+
+    #[track_caller]
+    fn try_lock_until(&self, deadline: Instant) -> bool {
+        self.try_lock_for(deadline.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -116,8 +132,7 @@ impl<T: ?Sized> Mutex<T> {
     /// Yes, while another has it, and no longer than `timeout`. No cancel point.
     #[track_caller]
     pub fn lock_timeout(&self, timeout: Duration) -> Option<MutexGuard<'_, T>> {
-        // SAFETY: the raw lock was just taken, by the caller, who is the guard's owner.
-        self.try_lock().or_else(|| self.raw().take_until(clock::deadline_ns(timeout)).then(|| unsafe { self.0.make_guard_unchecked() }))
+        self.0.try_lock_for(timeout)
     }
 
     /// Whether somebody has it at this moment.
@@ -129,11 +144,6 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
-    }
-
-    fn raw(&self) -> &RawMutex {
-        // SAFETY: it is unlocked by guards alone.
-        unsafe { self.0.raw() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! `RwLock`: lock_api's types over our lock, under std's and DESIGN's names.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lock_api::GuardNoSend;
 
@@ -59,6 +59,32 @@ unsafe impl lock_api::RawRwLock for RawRwLock {
 unsafe impl lock_api::RawRwLockDowngrade for RawRwLock {
     unsafe fn downgrade(&self) {
         RawRwLock::downgrade(self);
+    }
+}
+
+// SAFETY: as above.
+unsafe impl lock_api::RawRwLockTimed for RawRwLock {
+    type Duration = Duration;
+    type Instant = Instant;
+
+    #[track_caller]
+    fn try_lock_shared_for(&self, timeout: Duration) -> bool {
+        self.try_read() || self.read_until(clock::deadline_ns(timeout))
+    }
+
+    #[track_caller]
+    fn try_lock_shared_until(&self, deadline: Instant) -> bool {
+        self.try_lock_shared_for(deadline.saturating_duration_since(Instant::now()))
+    }
+
+    #[track_caller]
+    fn try_lock_exclusive_for(&self, timeout: Duration) -> bool {
+        self.try_write() || self.write_until(clock::deadline_ns(timeout))
+    }
+
+    #[track_caller]
+    fn try_lock_exclusive_until(&self, deadline: Instant) -> bool {
+        self.try_lock_exclusive_for(deadline.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -156,9 +182,7 @@ impl<T: ?Sized> RwLock<T> {
     /// As [`read`](Self::read), no longer than `timeout`.
     #[track_caller]
     pub fn read_timeout(&self, timeout: Duration) -> Option<RwLockReadGuard<'_, T>> {
-        // SAFETY: the raw lock was just taken for reading, by the caller, who is the guard's owner.
-        self.try_read()
-            .or_else(|| self.raw().read_until(clock::deadline_ns(timeout)).then(|| unsafe { self.0.make_read_guard_unchecked() }))
+        self.0.try_read_for(timeout)
     }
 
     /// As [`write`](Self::write), but gives up after `timeout`.
@@ -167,9 +191,7 @@ impl<T: ?Sized> RwLock<T> {
     /// As [`write`](Self::write), no longer than `timeout`.
     #[track_caller]
     pub fn write_timeout(&self, timeout: Duration) -> Option<RwLockWriteGuard<'_, T>> {
-        // SAFETY: the raw lock was just taken for writing, by the caller, who is the guard's owner.
-        self.try_write()
-            .or_else(|| self.raw().write_until(clock::deadline_ns(timeout)).then(|| unsafe { self.0.make_write_guard_unchecked() }))
+        self.0.try_write_for(timeout)
     }
 
     /// Whether anybody has it at this moment.
@@ -177,7 +199,7 @@ impl<T: ?Sized> RwLock<T> {
         self.0.is_locked()
     }
 
-    /// Whether a writer has it at this moment.
+    /// Whether a writer has it at this moment, or waits for the last readers to leave.
     pub fn is_locked_exclusive(&self) -> bool {
         self.0.is_locked_exclusive()
     }
@@ -186,11 +208,6 @@ impl<T: ?Sized> RwLock<T> {
     #[inline]
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
-    }
-
-    fn raw(&self) -> &RawRwLock {
-        // SAFETY: it is unlocked by guards alone.
-        unsafe { self.0.raw() }
     }
 }
 

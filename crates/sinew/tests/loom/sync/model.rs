@@ -18,42 +18,51 @@ impl Guarded {
         Arc::new(Self { lock: RawMutex::unlocked(), sum: UnsafeCell::new(0) })
     }
 
-    /// Adds one, if `take` gets the lock.
-    fn add(&self, take: impl FnOnce(&RawMutex) -> bool) -> usize {
-        if !take(&self.lock) {
+    /// Adds one, if the lock is had.
+    fn add(&self, visit: Visit) -> usize {
+        if !(visit.take)(&self.lock) {
             return 0;
         }
         // SAFETY: loom checks that nobody else is here.
         self.sum.with_mut(|sum| unsafe { *sum += 1 });
-        self.lock.release();
+        (visit.release)(&self.lock);
         1
     }
 }
 
-/// A way to take it; whether it did.
-type Take = fn(&RawMutex) -> bool;
+/// A way to take it, which says whether it did, and one to let go of it.
+#[derive(Clone, Copy)]
+struct Visit {
+    take: fn(&RawMutex) -> bool,
+    release: fn(&RawMutex),
+}
 
-fn patient(lock: &RawMutex) -> bool {
+fn take(lock: &RawMutex) -> bool {
     lock.take();
     true
 }
 
-fn impatient(lock: &RawMutex) -> bool {
+fn take_soon(lock: &RawMutex) -> bool {
     lock.take_until(SOON)
 }
 
+const PATIENT: Visit = Visit { take, release: RawMutex::release };
+const IMPATIENT: Visit = Visit { take: take_soon, release: RawMutex::release };
+const HASTY: Visit = Visit { take: RawMutex::try_take, release: RawMutex::release };
+const FAIR: Visit = Visit { take, release: RawMutex::release_fair };
+
 /// One after another in each thread; all that got in are counted, and at the end the lock is free.
-fn crowd(threads: &'static [&'static [Take]]) -> impl Fn() + Sync + Send + 'static {
+fn crowd(threads: &'static [&'static [Visit]]) -> impl Fn() + Sync + Send + 'static {
     move || {
         let guarded = Guarded::new();
         let others: Vec<_> = threads[1..]
             .iter()
-            .map(|takes| {
+            .map(|visits| {
                 let guarded = guarded.clone();
-                loom::thread::spawn(move || takes.iter().map(|take| guarded.add(take)).sum::<usize>())
+                loom::thread::spawn(move || visits.iter().map(|visit| guarded.add(*visit)).sum::<usize>())
             })
             .collect();
-        let mut got: usize = threads[0].iter().map(|take| guarded.add(take)).sum();
+        let mut got: usize = threads[0].iter().map(|visit| guarded.add(*visit)).sum();
         got += others.into_iter().map(|other| other.join().unwrap()).sum::<usize>();
         assert!(guarded.lock.try_take(), "the lock is left locked");
         // SAFETY: as above.
@@ -63,29 +72,37 @@ fn crowd(threads: &'static [&'static [Take]]) -> impl Fn() + Sync + Send + 'stat
 
 #[test]
 fn a_mutex_lets_one_in_at_a_time_and_leaves_nobody_asleep() {
-    check(3, crowd(&[&[patient], &[patient]]));
-    check(2, crowd(&[&[patient, patient], &[patient, patient]]));
-    check(2, crowd(&[&[patient], &[patient], &[patient]]));
+    check(3, crowd(&[&[PATIENT], &[PATIENT]]));
+    check(2, crowd(&[&[PATIENT, PATIENT], &[PATIENT, PATIENT]]));
+    check(2, crowd(&[&[PATIENT], &[PATIENT], &[PATIENT]]));
 }
 
 #[test]
 fn a_time_out_of_a_mutex_loses_neither_the_lock_nor_a_wake() {
-    check(3, crowd(&[&[patient], &[impatient]]));
-    check(2, crowd(&[&[patient], &[impatient], &[patient]]));
+    check(3, crowd(&[&[PATIENT], &[IMPATIENT]]));
+    check(2, crowd(&[&[PATIENT], &[IMPATIENT], &[PATIENT]]));
 }
 
 /// Each look at the clock takes so long that whoever has queued is handed the lock.
 #[test]
 fn a_mutex_that_is_handed_over_is_neither_lost_nor_doubled() {
     clock::set_look_ns(1_000_000);
-    check(3, crowd(&[&[patient], &[patient]]));
-    check(2, crowd(&[&[patient, patient], &[patient]]));
-    check(2, crowd(&[&[patient], &[impatient], &[patient]]));
+    check(3, crowd(&[&[PATIENT], &[PATIENT]]));
+    check(2, crowd(&[&[PATIENT, PATIENT], &[PATIENT]]));
+    check(2, crowd(&[&[PATIENT], &[IMPATIENT], &[PATIENT]]));
     clock::set_look_ns(0);
 }
 
 #[test]
+fn fair_unlocks_and_those_who_only_try_leave_nobody_asleep() {
+    check(3, crowd(&[&[FAIR], &[FAIR]]));
+    check(2, crowd(&[&[FAIR, PATIENT], &[PATIENT]]));
+    check(2, crowd(&[&[FAIR], &[PATIENT], &[HASTY]]));
+    check(2, crowd(&[&[FAIR], &[IMPATIENT], &[PATIENT]]));
+}
+
+#[test]
 fn without_its_orderings_or_its_wake_a_mutex_is_none() {
-    check_notices("relaxed", 3, crowd(&[&[patient], &[patient]]));
-    check_notices("no kernel wake", 4, crowd(&[&[patient, patient], &[patient, patient]]));
+    check_notices("relaxed", 3, crowd(&[&[PATIENT], &[PATIENT]]));
+    check_notices("no kernel wake", 4, crowd(&[&[PATIENT, PATIENT], &[PATIENT, PATIENT]]));
 }

@@ -102,6 +102,39 @@ fn a_oneshot_can_be_selected_and_its_send_is_not_cut_short() {
     });
 }
 
+/// One send ends all waits: one with the message, the others with the end of the sender.
+#[test]
+fn who_shares_a_oneshot_receiver_learns_of_its_end() {
+    everywhere(|| {
+        for by_send in [true, false] {
+            let (sender, receiver) = oneshot();
+            let waiting = AtomicUsize::new(0);
+            let (mut messages, mut ends) = (0, 0);
+            scope(|s| {
+                let waits = [(); 3].map(|()| {
+                    s.spawn(|| {
+                        waiting.fetch_add(1, SeqCst);
+                        receiver.recv()
+                    })
+                });
+                until(|| waiting.load(SeqCst) == 3);
+                if by_send {
+                    sender.send(7).unwrap();
+                } else {
+                    drop(sender);
+                }
+                for wait in waits {
+                    match wait.join().unwrap() {
+                        Ok(message) => messages += message,
+                        Err(error) => ends += usize::from(error == RecvError::Disconnected),
+                    }
+                }
+            });
+            assert_eq!((messages, ends), if by_send { (7, 2) } else { (0, 3) });
+        }
+    });
+}
+
 #[test]
 fn what_nobody_receives_of_a_oneshot_is_dropped() {
     let dropped = Arc::new(AtomicUsize::new(0));

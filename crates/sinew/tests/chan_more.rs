@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use sinew::chan::{Cause, RecvError, SendError, TryRecvError, broadcast, never, oneshot, watch};
-use sinew::{Runtime, no_suspend, scope, select, spawn, timeout, yield_now};
+use sinew::chan::{Cause, RecvError, Select, SendError, TryRecvError, broadcast, never, oneshot, watch};
+use sinew::{Runtime, no_suspend, scope, select, shield, spawn, timeout, yield_now};
 
 const MICRO: Duration = Duration::from_micros(1);
 const MILLI: Duration = Duration::from_millis(1);
@@ -133,6 +133,35 @@ fn who_shares_a_oneshot_receiver_learns_of_its_end() {
             assert_eq!((messages, ends), if by_send { (7, 2) } else { (0, 3) });
         }
     });
+}
+
+#[test]
+fn a_list_takes_oneshots_too() {
+    everywhere(|| {
+        let answers: Vec<_> = (0..5).map(|i| (i, oneshot())).collect();
+        let (senders, receivers): (Vec<_>, Vec<_>) = answers.into_iter().map(|(i, (sender, receiver))| ((i, sender), receiver)).unzip();
+        let sends = spawn(move || senders.into_iter().rev().for_each(|(i, sender)| sender.send(i).unwrap()));
+        let mut select = Select::new();
+        receivers.iter().for_each(|receiver| _ = select.recv(receiver));
+        for _ in 0..receivers.len() {
+            let operation = select.select();
+            let index = operation.index();
+            assert_eq!(operation.recv(&receivers[index]), Ok(index));
+            select.remove(index);
+        }
+        sends.join().unwrap();
+    });
+}
+
+#[test]
+fn a_cancelled_wait_for_a_value_fails_at_entry() {
+    let fiber = spawn(|| {
+        let (_sender, mut receiver) = watch(7);
+        sinew::current().cancel();
+        assert_eq!(receiver.wait_for(|value| *value == 7).map(|value| *value), Err(RecvError::Cancelled));
+        shield(|| assert_eq!(receiver.wait_for(|value| *value == 7).map(|value| *value), Ok(7)));
+    });
+    fiber.join().unwrap();
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use sinew::chan::{Cause, RecvError, SendError, TryRecvError, broadcast, never, oneshot, watch};
-use sinew::{Runtime, no_suspend, scope, select, spawn, timeout, yield_now};
+use sinew::chan::{Cause, RecvError, Select, SendError, TryRecvError, broadcast, never, oneshot, watch};
+use sinew::{Runtime, no_suspend, scope, select, shield, spawn, timeout, yield_now};
 
 const MICRO: Duration = Duration::from_micros(1);
 const MILLI: Duration = Duration::from_millis(1);
@@ -100,6 +100,68 @@ fn a_oneshot_can_be_selected_and_its_send_is_not_cut_short() {
         };
         assert_eq!((got, worker.join().unwrap()), (Ok(7), Ok(())));
     });
+}
+
+/// One send ends all waits: one with the message, the others with the end of the sender.
+#[test]
+fn who_shares_a_oneshot_receiver_learns_of_its_end() {
+    everywhere(|| {
+        for by_send in [true, false] {
+            let (sender, receiver) = oneshot();
+            let waiting = AtomicUsize::new(0);
+            let (mut messages, mut ends) = (0, 0);
+            scope(|s| {
+                let waits = [(); 3].map(|()| {
+                    s.spawn(|| {
+                        waiting.fetch_add(1, SeqCst);
+                        receiver.recv()
+                    })
+                });
+                until(|| waiting.load(SeqCst) == 3);
+                if by_send {
+                    sender.send(7).unwrap();
+                } else {
+                    drop(sender);
+                }
+                for wait in waits {
+                    match wait.join().unwrap() {
+                        Ok(message) => messages += message,
+                        Err(error) => ends += usize::from(error == RecvError::Disconnected),
+                    }
+                }
+            });
+            assert_eq!((messages, ends), if by_send { (7, 2) } else { (0, 3) });
+        }
+    });
+}
+
+#[test]
+fn a_list_takes_oneshots_too() {
+    everywhere(|| {
+        let answers: Vec<_> = (0..5).map(|i| (i, oneshot())).collect();
+        let (senders, receivers): (Vec<_>, Vec<_>) = answers.into_iter().map(|(i, (sender, receiver))| ((i, sender), receiver)).unzip();
+        let sends = spawn(move || senders.into_iter().rev().for_each(|(i, sender)| sender.send(i).unwrap()));
+        let mut select = Select::new();
+        receivers.iter().for_each(|receiver| _ = select.recv(receiver));
+        for _ in 0..receivers.len() {
+            let operation = select.select();
+            let index = operation.index();
+            assert_eq!(operation.recv(&receivers[index]), Ok(index));
+            select.remove(index);
+        }
+        sends.join().unwrap();
+    });
+}
+
+#[test]
+fn a_cancelled_wait_for_a_value_fails_at_entry() {
+    let fiber = spawn(|| {
+        let (_sender, mut receiver) = watch(7);
+        sinew::current().cancel();
+        assert_eq!(receiver.wait_for(|value| *value == 7).map(|value| *value), Err(RecvError::Cancelled));
+        shield(|| assert_eq!(receiver.wait_for(|value| *value == 7).map(|value| *value), Ok(7)));
+    });
+    fiber.join().unwrap();
 }
 
 #[test]

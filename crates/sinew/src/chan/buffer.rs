@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! I1. Of a ring, the `len` places from `head` on are filled, and no others; of blocks, those from `head` in the first to `tail` in the last; the
-//!     one place, if `filled`. `T` fits into that.
+//!     one place, if `len` is 1. `T` fits into that.
 //! I2. The blocks from `first` to `last` are linked by `next`; `spare` is one more or null. All came from `Box`.
 
 use std::marker::PhantomData;
@@ -44,7 +44,7 @@ impl<T> Buffer<T> {
     #[inline]
     pub(super) fn len(&self) -> usize {
         match self {
-            Buffer::One(one) => usize::from(one.filled),
+            Buffer::One(one) => one.len,
             Buffer::Ring(ring) => ring.len,
             Buffer::Blocks(blocks) => blocks.len,
         }
@@ -53,7 +53,7 @@ impl<T> Buffer<T> {
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         match self {
-            Buffer::One(one) => one.filled,
+            Buffer::One(one) => one.len == 1,
             Buffer::Ring(ring) => ring.len == ring.places.len(),
             Buffer::Blocks(_) => false,
         }
@@ -123,7 +123,8 @@ type Place = MaybeUninit<[usize; 5]>;
 
 pub(super) struct One<T> {
     place: Place,
-    filled: bool,
+    /// 0 or 1.
+    len: usize,
     _message: PhantomData<T>,
 }
 
@@ -132,19 +133,19 @@ impl<T> One<T> {
     const FITS: bool = size_of::<T>() <= size_of::<Place>() && align_of::<T>() <= align_of::<Place>();
 
     fn new() -> Self {
-        Self { place: MaybeUninit::uninit(), filled: false, _message: PhantomData }
+        Self { place: MaybeUninit::uninit(), len: 0, _message: PhantomData }
     }
 
     #[inline]
     fn push(&mut self, value: T) {
         // SAFETY: I1 - a message fits, and the place is free.
         unsafe { self.place.as_mut_ptr().cast::<T>().write(value) };
-        self.filled = true;
+        self.len = 1;
     }
 
     #[inline]
     fn pop_place(&mut self) -> Option<*mut T> {
-        std::mem::take(&mut self.filled).then(|| self.place.as_mut_ptr().cast())
+        (std::mem::take(&mut self.len) == 1).then(|| self.place.as_mut_ptr().cast())
     }
 }
 

@@ -491,6 +491,19 @@ impl<T> Channel<T> {
         self.enter().receivers += 1;
     }
 
+    /// As `try_send` and `remove_sender`, of a sender that has one message, in one.
+    #[inline]
+    pub(super) fn send_last(&self, value: T) -> Result<(), TrySendError<T>> {
+        let mut inside = self.enter();
+        let sent = inside.offer(value);
+        inside.senders -= 1;
+        let wakes = if inside.senders == 0 { inside.turn_away(Side::Takers) } else { Wakes::none() };
+        drop(inside);
+        let sent = sent.map(wake);
+        wakes.pay();
+        sent
+    }
+
     /// One sender less; those who wait to receive learn that it was the last.
     pub(super) fn remove_sender(&self) {
         let mut inside = self.enter();

@@ -29,7 +29,9 @@ pub mod select;
 pub mod watch;
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -118,6 +120,13 @@ impl<T> UnwindSafe for Receiver<T> {}
 impl<T> RefUnwindSafe for Receiver<T> {}
 
 impl<T> Sender<T> {
+    /// The channel, without a word to it: the caller tells it that this sender goes.
+    fn into_channel(self) -> Arc<Channel<T>> {
+        let sender = ManuallyDrop::new(self);
+        // SAFETY: the handle is not used any more, and not dropped.
+        unsafe { ptr::read(&sender.channel) }
+    }
+
     /// Sends `value`, and waits while the channel is full; if it holds none, until a receiver takes it.
     ///
     /// # Suspends
@@ -337,8 +346,11 @@ impl<T> Clone for Sender<T> {
 }
 
 impl<T> Drop for Sender<T> {
+    #[inline]
     fn drop(&mut self) {
-        self.channel.remove_sender();
+        if !is_last_handle(&self.channel) {
+            self.channel.remove_sender();
+        }
     }
 }
 
@@ -350,9 +362,19 @@ impl<T> Clone for Receiver<T> {
 }
 
 impl<T> Drop for Receiver<T> {
+    #[inline]
     fn drop(&mut self) {
-        self.channel.remove_receiver();
+        if !is_last_handle(&self.channel) {
+            self.channel.remove_receiver();
+        }
     }
+}
+
+/// Whether the caller's handle is the only one left, of both sides: there is nobody to tell that it goes, and the channel goes with it. Who waits has a handle.
+/// Nothing is read on the strength of this, so it needs no order; the `Arc` has its own.
+#[inline]
+fn is_last_handle<T>(channel: &Arc<Channel<T>>) -> bool {
+    Arc::strong_count(channel) == 1
 }
 
 impl<T> fmt::Debug for Sender<T> {

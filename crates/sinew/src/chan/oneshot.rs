@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::error::{Cause, RecvError, SendError, TryRecvError, TrySendError};
 use super::select::Receives;
+use crate::os::fork;
 
 /// Makes a channel for one message: the answer to a request, the end of a job.
 ///
@@ -39,8 +40,10 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     /// If there is no receiver any more; the message is in the error.
+    #[track_caller]
     pub fn send(self, value: T) -> Result<(), SendError<T>> {
-        match self.0.try_send(value) {
+        fork::refuse();
+        match self.0.into_channel().send_last(value) {
             Ok(()) => Ok(()),
             Err(TrySendError::Disconnected(value)) => Err(SendError::new(value, Cause::Disconnected)),
             Err(TrySendError::Full(_)) => unreachable!("there is one message, and room for it"),

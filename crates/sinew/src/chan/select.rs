@@ -44,8 +44,8 @@ use crate::rt::wait::{Cut, Me, enter_cancel_point};
 ///
 /// Receivers, senders and values are evaluated once, in order, before anything is done. This is Go's rule, and differs from
 /// crossbeam-channel's, which evaluates a value when its arm fires: here it may be handed over while this fiber sleeps. The value of an arm that does not
-/// fire is dropped. An arm takes what a reference to it can be had of: a receiver, a reference to one, an `Arc` of one; also a
-/// [`oneshot`](crate::chan::oneshot()) receiver. An arm that is to rest for now takes [`never`](crate::chan::never).
+/// fire is dropped. An arm takes a receiver or sender, or a reference, a `Box`, an `Rc` or an `Arc` of one; of other pointers what they
+/// point to (`recv(*guard)`). It does not take it away: the arm borrows it. The receiver may be that of a [`oneshot`](crate::chan::oneshot()). An arm that is to rest for now takes [`never`](crate::chan::never).
 ///
 /// For a list of channels that is made at run time, or for more than about 60 arms (the compiler's limit of recursion), there is [`Select`](crate::chan::Select).
 ///
@@ -245,7 +245,7 @@ pub struct RecvArm<'a, T> {
 }
 
 #[doc(hidden)]
-pub fn recv_arm<R: Receives>(receiver: &R) -> RecvArm<'_, R::Message> {
+pub fn recv_arm<R: Receives + ?Sized>(receiver: &R) -> RecvArm<'_, R::Message> {
     RecvArm { channel: &receiver.receiver().channel, waiter: OnceCell::new(), outcome: Cell::new(None) }
 }
 
@@ -341,7 +341,7 @@ pub struct SendArm<'a, T> {
 }
 
 #[doc(hidden)]
-pub fn send_arm<S: Sends>(sender: &S, value: S::Message) -> SendArm<'_, S::Message> {
+pub fn send_arm<S: Sends + ?Sized>(sender: &S, value: S::Message) -> SendArm<'_, S::Message> {
     SendArm { channel: &sender.sender().channel, value: Cell::new(Some(value)), waiter: OnceCell::new(), outcome: Cell::new(None) }
 }
 
@@ -625,15 +625,18 @@ impl<'a> Select<'a> {
         Self::default()
     }
 
-    /// Adds a receive; gives its index.
-    pub fn recv<T>(&mut self, receiver: &'a Receiver<T>) -> usize {
+    /// Adds a receive; gives its index. As in [`select!`](crate::select), the receiver may be that of a [`oneshot`](crate::chan::oneshot()).
+    pub fn recv<R: Receives + ?Sized>(&mut self, receiver: &'a R) -> usize
+    where
+        R::Message: 'a,
+    {
         self.add(Box::new(recv_arm(receiver)))
     }
 
     /// Adds a send of `value`; gives its index.
-    pub fn send<T>(&mut self, sender: &'a Sender<T>, value: T) -> usize
+    pub fn send<S: Sends + ?Sized>(&mut self, sender: &'a S, value: S::Message) -> usize
     where
-        T: 'a,
+        S::Message: 'a,
     {
         self.add(Box::new(send_arm(sender, value)))
     }
@@ -745,8 +748,8 @@ impl SelectedOperation<'_, '_> {
     ///
     /// # Panics
     /// If the arm is not a receive from this channel.
-    pub fn recv<T>(self, receiver: &Receiver<T>) -> Result<T, RecvError> {
-        let arm: *const RecvArm<'_, T> = self.arm(Side::Takers, receiver.channel.gate()).cast();
+    pub fn recv<R: Receives + ?Sized>(self, receiver: &R) -> Result<R::Message, RecvError> {
+        let arm: *const RecvArm<'_, R::Message> = self.arm(Side::Takers, receiver.receiver().channel.gate()).cast();
         // SAFETY: the arm receives from this channel, and a channel has one type of message. The operation is used up here.
         unsafe { (*arm).outcome.take() }.expect("a selected arm has fired")
     }
@@ -758,8 +761,8 @@ impl SelectedOperation<'_, '_> {
     ///
     /// # Panics
     /// If the arm is not a send to this channel.
-    pub fn send<T>(self, sender: &Sender<T>) -> Result<(), SendError<T>> {
-        let arm: *const SendArm<'_, T> = self.arm(Side::Givers, sender.channel.gate()).cast();
+    pub fn send<S: Sends + ?Sized>(self, sender: &S) -> Result<(), SendError<S::Message>> {
+        let arm: *const SendArm<'_, S::Message> = self.arm(Side::Givers, sender.sender().channel.gate()).cast();
         // SAFETY: as in `recv`.
         unsafe { (*arm).outcome.take() }.expect("a selected arm has fired")
     }

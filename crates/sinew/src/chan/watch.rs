@@ -316,11 +316,14 @@ impl<T> Receiver<T> {
     /// As [`changed`](Self::changed).
     #[track_caller]
     pub fn wait_for(&mut self, mut condition: impl FnMut(&T) -> bool) -> Result<Ref<T>, RecvError> {
+        enter_cancel_point()?;
         loop {
             let value = self.borrow_and_update();
             if condition(&value) {
                 return Ok(value);
             }
+            // Not kept while it waits: it may be large.
+            drop(value);
             self.changed_until(Until::Forever)?;
         }
     }

@@ -4,7 +4,6 @@ use std::future::{Future, pending, poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
@@ -484,8 +483,8 @@ fn fibers_are_awaited_under_the_futures_crates_executors() {
     }));
     assert_eq!(block_on(many).into_iter().map(Result::unwrap).sum::<u64>(), 4950);
     // One that is not waited for to its end.
-    let (go, gate) = channel::<()>();
-    let slow = spawn(move || sinew::blocking(move || gate.recv().unwrap()));
+    let (go, gate) = sinew::chan::unbounded::<()>();
+    let slow = spawn(move || gate.recv().unwrap());
     let Either::Left((value, slow)) = block_on(select(spawn(|| 1), slow)) else { panic!("the slow one came first") };
     assert_eq!(value.unwrap(), 1);
     go.send(()).unwrap();
@@ -573,8 +572,8 @@ fn tokios_tasks_wait_for_fibers() {
             sum += task.await.unwrap();
         }
         // The loser of a race is dropped while it watches its fiber.
-        let (go, gate) = channel::<()>();
-        let slow = spawn(move || sinew::blocking(move || gate.recv().unwrap()));
+        let (go, gate) = sinew::chan::unbounded::<()>();
+        let slow = spawn(move || gate.recv().unwrap());
         assert!(tokio::time::timeout(MILLI, slow).await.is_err());
         go.send(()).unwrap();
         sum
@@ -592,8 +591,8 @@ fn a_waker_of_a_foreign_task_is_called_once_its_fiber_has_ended() {
     }
     let count = Arc::new(Count(AtomicUsize::new(0)));
     let waker = Waker::from(count.clone());
-    let (go, gate) = channel::<()>();
-    let mut fiber = spawn(move || sinew::blocking(move || gate.recv().unwrap()));
+    let (go, gate) = sinew::chan::unbounded::<()>();
+    let mut fiber = spawn(move || gate.recv().unwrap());
     let mut context = Context::from_waker(&waker);
     assert!(std::pin::pin!(&mut fiber).poll(&mut context).is_pending());
     assert_eq!(count.0.load(SeqCst), 0);

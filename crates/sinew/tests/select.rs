@@ -697,3 +697,29 @@ fn an_operation_that_is_dropped_leaves_nothing() {
         assert!(catch_unwind(AssertUnwindSafe(|| select.remove(index))).is_err());
     });
 }
+
+/// It needs nothing from the place where it is used, and takes nothing that has another meaning there.
+mod bare {
+    #![no_implicit_prelude]
+
+    #[allow(unused_macros)]
+    macro_rules! unreachable {
+        ($($tokens:tt)*) => {
+            ::core::compile_error!("this is not the macro that is meant")
+        };
+    }
+
+    pub(crate) fn forwards(receiver: &::sinew::chan::Receiver<u8>, sender: &::sinew::chan::Sender<u8>, outcome: u8) -> u8 {
+        let arm = 1;
+        ::sinew::select! {
+            recv(receiver) -> message => message.map_or(0, |message| message + arm),
+            send(sender, outcome) -> _ => outcome,
+        }
+    }
+}
+
+#[test]
+fn the_macro_stands_on_its_own() {
+    let (sender, receiver) = bounded(1);
+    assert_eq!((bare::forwards(&receiver, &sender, 6), bare::forwards(&receiver, &sender, 6)), (6, 7));
+}

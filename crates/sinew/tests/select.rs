@@ -697,3 +697,115 @@ fn an_operation_that_is_dropped_leaves_nothing() {
         assert!(catch_unwind(AssertUnwindSafe(|| select.remove(index))).is_err());
     });
 }
+
+/// It needs nothing from the place where it is used, and takes nothing that has another meaning there.
+mod bare {
+    #![no_implicit_prelude]
+
+    #[allow(unused_macros)]
+    macro_rules! unreachable {
+        ($($tokens:tt)*) => {
+            ::core::compile_error!("this is not the macro that is meant")
+        };
+    }
+
+    pub(crate) fn forwards(receiver: &::sinew::chan::Receiver<u8>, sender: &::sinew::chan::Sender<u8>, outcome: u8) -> u8 {
+        let arm = 1;
+        ::sinew::select! {
+            recv(receiver) -> message => message.map_or(0, |message| message + arm),
+            send(sender, outcome) -> _ => outcome,
+        }
+    }
+}
+
+#[test]
+fn the_macro_stands_on_its_own() {
+    let (sender, receiver) = bounded(1);
+    assert_eq!((bare::forwards(&receiver, &sender, 6), bare::forwards(&receiver, &sender, 6)), (6, 7));
+}
+
+/// Fibers and threads do everything there is with the same three channels, and give up all the time: what was sent was received or is left, no channel holds more than it
+/// may, and no message is dropped twice or never.
+#[test]
+fn a_storm_of_fibers_and_threads_loses_and_doubles_nothing() {
+    struct Message(Arc<AtomicUsize>, Box<usize>);
+    impl Drop for Message {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, SeqCst);
+        }
+    }
+    #[derive(Default)]
+    struct Count {
+        alive: Arc<AtomicUsize>,
+        sent: AtomicUsize,
+        received: AtomicUsize,
+    }
+    impl Count {
+        fn make(&self, value: usize) -> Message {
+            self.alive.fetch_add(1, SeqCst);
+            Message(self.alive.clone(), Box::new(value))
+        }
+        fn sent(&self, value: usize, sent: Result<(), SendError<Message>>) {
+            match sent {
+                Ok(()) => _ = self.sent.fetch_add(value, SeqCst),
+                Err(error) => assert_eq!(*error.into_inner().1, value),
+            }
+        }
+        fn received(&self, message: Result<Message, RecvError>) {
+            message.into_iter().for_each(|message| _ = self.received.fetch_add(*message.1, SeqCst));
+        }
+    }
+    fn act(channels: &[(Sender<Message>, Receiver<Message>); 3], count: &Count, chance: usize) {
+        let (value, limit) = (chance % 1000, Duration::from_nanos((chance >> 10) as u64 % 40_000));
+        let ((s1, r1), (s2, r2)) = (&channels[(chance >> 30) % 3], &channels[(chance >> 36) % 3]);
+        match (chance >> 42) % 6 {
+            0 => count.sent(value, s1.send_timeout(count.make(value), limit)),
+            1 => count.received(r1.recv_timeout(limit)),
+            2 => _ = timeout(limit, || count.sent(value, s1.send(count.make(value)))),
+            3 => _ = timeout(limit, || count.received(r1.recv())),
+            4 => select! {
+                send(s1, count.make(value)) -> sent => count.sent(value, sent),
+                recv(r2) -> message => count.received(message),
+                default(limit) => {}
+            },
+            _ => {
+                _ = timeout(limit, || {
+                    select! {
+                        recv(r1) -> message => count.received(message),
+                        send(s2, count.make(value)) -> sent => count.sent(value, sent),
+                        recv(r2) -> message => count.received(message),
+                        send(s2, count.make(value)) -> sent => count.sent(value, sent),
+                    }
+                })
+            }
+        }
+        channels.iter().for_each(|(sender, _)| assert!(sender.len() <= sender.capacity().unwrap()));
+    }
+    let total = rounds(if cfg!(debug_assertions) { 3_000 } else { 20_000 });
+    let runtime = workers(2);
+    for capacities in [[0, 0, 0], [0, 1, 2]] {
+        let channels = Arc::new(capacities.map(bounded));
+        let count = Arc::new(Count::default());
+        let body = |who: usize| {
+            let (channels, count) = (channels.clone(), count.clone());
+            move || (0..total).for_each(|i| act(&channels, &count, (who * total + i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)))
+        };
+        let fibers: Vec<_> = (0..4).map(|who| runtime.spawn(body(who))).collect();
+        let threads: Vec<_> = (4..6).map(|who| std::thread::spawn(body(who))).collect();
+        // Those that are cancelled; each is one act.
+        for i in 0..total / 10 {
+            let (channels, count) = (channels.clone(), count.clone());
+            let fiber = runtime.spawn(move || act(&channels, &count, (i + 1).wrapping_mul(0xD134_2543_DE82_EF95)));
+            if i % 2 == 0 {
+                yield_now();
+            }
+            fiber.cancel();
+            fiber.join().unwrap();
+        }
+        fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        channels.iter().for_each(|(_, receiver)| receiver.try_iter().for_each(|message| count.received(Ok(message))));
+        assert_eq!(count.sent.load(SeqCst), count.received.load(SeqCst), "{capacities:?}");
+        assert!(count.sent.load(SeqCst) > 0 && count.alive.load(SeqCst) == 0, "{capacities:?}");
+    }
+}

@@ -25,7 +25,7 @@ use crate::rt::wait::{Cut, enter_cancel_point};
 /// Makes a channel that keeps the last `capacity` messages, whose every message reaches every receiver.
 ///
 /// # Panics
-/// If `capacity` is 0.
+/// If `capacity` is 0, or so many messages are more than any memory has: room for them is taken at once.
 ///
 /// # Examples
 /// ```

@@ -9,11 +9,13 @@
 //!
 //! # Invariants
 //! I1. All of `Inside` is used under `gate` alone.
-//! I2. Takers that can still be claimed wait only while the buffer is empty and no claimable giver waits; givers only while the buffer is full.
+//! I2. Takers that can still be claimed wait only while the buffer is empty and no claimable giver of another frame waits (a `select!` may do both at one
+//!     channel, and cannot meet itself); givers only while the buffer is full.
 //! I3. The value of a giver is its own until it is claimed with `Done`. Whoever claims it has copied the value before; the copy counts if the claim was won, and the
 //!     original does not any more. The other way round for a taker.
 //! I4. Of the waiters of one frame, at most one is told something when it goes on, and that one was claimed (`Waiters::claim_first_or`).
 //! I5. No message is dropped under the gate (law R2).
+//! I6. Whoever enters the gate has a handle, which keeps the channel until the gate was left. So a thread that was claimed need not pass through it.
 
 use std::cell::{Cell, UnsafeCell};
 use std::mem::{ManuallyDrop, MaybeUninit};

@@ -1,6 +1,6 @@
 //! A channel for one message.
 //!
-//! It is a channel of capacity 1, whose buffer is in the channel itself (one allocation), with handles that cannot be cloned; so it can be an arm of a `select!`.
+//! It is a channel of capacity 1, whose buffer is in the channel itself if the message is small (one allocation), with handles that cannot be cloned; so it can be an arm of a `select!`.
 
 use std::fmt;
 use std::time::{Duration, Instant};

@@ -99,7 +99,7 @@ macro_rules! __select {
         $crate::__select!(@default $arms [at_most($duration)] $($rest)+)
     };
     (@arm $arms:tt [$($default:tt)+] default $($rest:tt)*) => {
-        compile_error!("a `select!` has one `default` at most")
+        ::core::compile_error!("a `select!` has one `default` at most")
     };
 
     (@body [$($arms:tt)*] $default:tt $make:tt $pattern:tt $body:block, $($rest:tt)*) => {
@@ -129,16 +129,16 @@ macro_rules! __select {
     };
 
     (@arm $arms:tt []) => {
-        $crate::__select!(@whole $arms [for_ever()] (unreachable!("no arm of a `select!` fired")))
+        $crate::__select!(@whole $arms [for_ever()] (::core::unreachable!("no arm of a `select!` fired")))
     };
     (@arm $arms:tt [$patience:tt $body:tt]) => {
         $crate::__select!(@whole $arms $patience $body)
     };
     // Anything else is no arm.
     (@arm $arms:tt $default:tt $($rest:tt)+) => {
-        compile_error!(concat!(
+        ::core::compile_error!(::core::concat!(
             "an arm of a `select!` is `recv(receiver) -> message => body`, `send(sender, value) -> result => body`, `default => body` or `default(duration) => body`, not `",
-            stringify!($($rest)+), "`"
+            ::core::stringify!($($rest)+), "`"
         ))
     };
 

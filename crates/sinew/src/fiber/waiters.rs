@@ -19,7 +19,7 @@
 //!     itself, or finds that somebody has: that one lost the claim, and went on to the next.
 //! I3. After a claim nothing of the waiter is touched. What it is to be told is written before, and counts only if the claim is won.
 //! I4. A claimed fiber does not run before it has been made ready, which is done after the unlock; so the unlock is the last time its waker touches the object. A thread runs at
-//!     once: it passes through the lock before it returns, so that its waker has left by then (`Me::wait_at`).
+//!     once: it passes through the lock before it returns, so that its waker has left by then (`Me::wait_at`), unless the waker keeps the object alive.
 
 use std::cell::Cell;
 use std::ptr;

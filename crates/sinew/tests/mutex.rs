@@ -114,6 +114,59 @@ fn a_busy_fiber_lets_waiters_of_other_workers_have_their_turn() {
     });
 }
 
+/// One that was woken cannot run, since its worker computes: the lock is free, and others have it meanwhile, however often they let it go.
+#[test]
+fn a_worker_that_computes_does_not_keep_others_from_a_free_lock() {
+    enum Role {
+        Wait,
+        Compute,
+        Lock,
+        Rest,
+    }
+    let (lock, computes, done) = (Arc::new(Mutex::new(0u32)), Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let runtime = runtime(2);
+    let mut by_thread = std::collections::HashMap::<_, Vec<_>>::new();
+    // Until one worker has two of them, the other one.
+    while by_thread.len() < 2 || by_thread.values().all(|cast| cast.len() < 2) {
+        let (place, role) = (sinew::chan::oneshot(), sinew::chan::oneshot());
+        let (lock, computes, done) = (lock.clone(), computes.clone(), done.clone());
+        let fiber = runtime.spawn(move || {
+            place.0.send(std::thread::current().id()).unwrap();
+            match role.1.recv().unwrap() {
+                Role::Wait => *lock.lock() += 1,
+                Role::Compute => {
+                    computes.store(true, SeqCst);
+                    while !done.load(SeqCst) {
+                        std::hint::spin_loop();
+                    }
+                }
+                Role::Lock => (0..10_000).for_each(|_| *lock.lock() += 1),
+                Role::Rest => {}
+            }
+        });
+        by_thread.entry(place.1.recv().unwrap()).or_default().push((role.0, fiber));
+    }
+    let mut casts: Vec<_> = by_thread.into_values().collect();
+    casts.sort_by_key(Vec::len);
+    let held = lock.lock();
+    let mut join = Vec::new();
+    let mut play = |(role, fiber): (sinew::chan::oneshot::Sender<Role>, _), part| {
+        role.send(part).ok().unwrap();
+        join.push(fiber);
+    };
+    play(casts[1].pop().unwrap(), Role::Wait);
+    // Of the same worker, and told after it: when this one computes, the other has queued.
+    play(casts[1].pop().unwrap(), Role::Compute);
+    wait_until(|| computes.load(SeqCst));
+    drop(held);
+    play(casts[0].pop().unwrap(), Role::Lock);
+    join.pop().unwrap().join().unwrap();
+    done.store(true, SeqCst);
+    casts.into_iter().flatten().for_each(|cast| cast.0.send(Role::Rest).ok().unwrap());
+    join.into_iter().for_each(|fiber: sinew::JoinHandle<()>| fiber.join().unwrap());
+    assert_eq!(*lock.lock(), 10_001);
+}
+
 #[test]
 fn a_timed_lock_gives_up_and_takes_nothing_with_it() {
     runtime(2).run(|| {

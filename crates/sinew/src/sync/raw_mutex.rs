@@ -4,6 +4,7 @@
 //! way, and the lock is not held by somebody who sleeps. That alone would let a busy fiber overtake a waiter for ever. Hence three rules more:
 //!
 //! - Who would lock although one was woken `TURN_NS` ago and still has not had its turn, queues behind all others. The woken one may be a fiber of the same worker, and cannot run before.
+//!   But if it does not come within `STALE_NS`, its worker is busy with something else: others go on, and an unlock wakes another too.
 //! - Who was woken and finds the lock taken, after it has waited for `HAND_OVER_NS`, is given it by the next unlock.
 //! - Of the waiters the first of the unlocker's own worker is woken, which costs nothing, for `STAY_NS`; then the one that has waited longest, which most often is another worker's.
 //!
@@ -58,6 +59,13 @@ const TURN_NS: u64 = 8_192;
 /// How long another worker may take to come before its turn counts: a futex wake of an idle core takes 25 us here.
 const COMES_NS: u64 = 32_768;
 
+/// How long one that was woken is waited for. Arbitrary: longer than a wake takes on a machine that is not overloaded.
+const STALE_NS: u64 = 262_144;
+
+/// How long one that queued behind the woken one, though the lock was free, waits before it tries again: else a worker that computes for long would keep all from a free lock. Twice what a hundred
+/// fibers that fight for it need for a round.
+const POLITE_NS: u64 = 2_000_000;
+
 /// How long the lock stays with the fibers of one worker while others wait.
 const STAY_NS: u64 = 250_000;
 
@@ -99,6 +107,16 @@ enum Turn {
     AfterTheWoken,
     /// The caller's, who was told to try.
     Woken,
+}
+
+impl Turn {
+    /// Until when to wait, if not for longer than `deadline_ns`.
+    fn until_ns(self, deadline_ns: u64) -> u64 {
+        match self {
+            Turn::AfterTheWoken => deadline_ns.min(clock::now_ns() + POLITE_NS),
+            _ => deadline_ns,
+        }
+    }
 }
 
 /// What became of one that wanted to queue.
@@ -180,7 +198,7 @@ impl RawMutex {
     #[cold]
     #[track_caller]
     fn take_slowly(&self, deadline_ns: u64) -> bool {
-        let mut turn = if has_overtaken_long(self.word.load(Relaxed)) && may_wait() { Turn::AfterTheWoken } else { Turn::Any };
+        let mut turn = if is_unfair(self.word.load(Relaxed)) && may_wait() { Turn::AfterTheWoken } else { Turn::Any };
         if turn == Turn::Any && self.spin() {
             return true;
         }
@@ -191,16 +209,23 @@ impl RawMutex {
                 return true;
             }
             // SAFETY: queued and begun just now, under the queue's lock, under which it is claimed.
-            let cause = unsafe { me.wait_at(&self.queue, deadline_ns, |queue| self.withdraw(queue, &waiter)) };
+            let cause = unsafe { me.wait_at(&self.queue, turn.until_ns(deadline_ns), |queue| self.withdraw(queue, &waiter)) };
             match cause {
                 Cause::Woken if waiter.note.handed.get() => return true,
                 Cause::Woken => turn = Turn::Woken,
+                _ if turn == Turn::AfterTheWoken && !passed(deadline_ns) => {
+                    turn = Turn::Any;
+                    if self.overtake() {
+                        return true;
+                    }
+                    continue;
+                }
                 _ => return false,
             }
             if self.try_as_woken() {
                 return true;
             }
-            if deadline_ns != u64::MAX && clock::now_ns() >= deadline_ns {
+            if passed(deadline_ns) {
                 return self.leave_as_woken();
             }
         }
@@ -293,7 +318,7 @@ impl RawMutex {
     /// Takes LOCKED away, unless one has to be woken, or given it, before.
     fn let_go(&self) -> bool {
         let mut now = self.word.load(Relaxed);
-        while now & WAITERS == 0 || now & (WOKEN | HAND) == WOKEN {
+        while now & WAITERS == 0 || (now & (WOKEN | HAND) == WOKEN && !is_stale(now)) {
             // Release: meets the Acquire of who locks next. The last touch (I4).
             match self.word.compare_exchange_weak(now, now & !LOCKED, Release, Relaxed) {
                 Ok(_) => return true,
@@ -347,11 +372,24 @@ fn ticks(ns: u64) -> u32 {
     (ns >> TICK_NS_LOG2 << SINCE_SHIFT) as u32
 }
 
-/// Whether the one that was woken has been overtaken for long. Looks at the clock each time the count has doubled, and so finds out before twice the time has passed.
-fn has_overtaken_long(word: u32) -> bool {
-    const TURN: u32 = (TURN_NS >> TICK_NS_LOG2 << SINCE_SHIFT) as u32;
+/// For how long the one that was woken has been overtaken; below zero while it may be on its way. Looks at the clock each time the count has doubled, and so finds out before twice a time has passed.
+fn overtaken_ticks(word: u32) -> Option<i32> {
     let count = (word & OVERTAKEN_MASK) / OVERTAKEN;
-    count.is_power_of_two() && ticks(clock::now_ns()).wrapping_sub(word & !(FLAGS | OVERTAKEN_MASK)) as i32 >= TURN as i32
+    count.is_power_of_two().then(|| ticks(clock::now_ns()).wrapping_sub(word & !(FLAGS | OVERTAKEN_MASK)) as i32)
+}
+
+/// Whether to overtake the one that was woken once more is unfair.
+fn is_unfair(word: u32) -> bool {
+    overtaken_ticks(word).is_some_and(|so_long| (ticks(TURN_NS) as i32..ticks(STALE_NS) as i32).contains(&so_long))
+}
+
+/// Whether the one that was woken does not come.
+fn is_stale(word: u32) -> bool {
+    overtaken_ticks(word).is_some_and(|so_long| so_long >= ticks(STALE_NS) as i32)
+}
+
+fn passed(deadline_ns: u64) -> bool {
+    deadline_ns != u64::MAX && clock::now_ns() >= deadline_ns
 }
 
 /// Who gets the lock when it is let go.

@@ -8,8 +8,9 @@
 //! - Who was woken and finds the lock taken, after it has waited for `HAND_OVER_NS`, is given it by the next unlock.
 //! - Of the waiters the first of the unlocker's own worker is woken, which costs nothing, for `STAY_NS`; then the one that has waited longest, which most often is another worker's.
 //!
-//! Measured (`rivals run --workload mutex-100`: 100 fibers, 2 workers, an increment under the lock): the first two sentences alone 17-21 ns per lock, waits of up to 39 ms; with the first rule 35-60 ns
-//! (each turn wakes another worker, which takes 25 us), with all of them 9-20 ns, waits of up to 1.5 ms, all but some microseconds of which are the turns of those who came before. std's mutex on threads: 17-20 ns.
+//! Measured (100 fibers, 2 workers, an increment under the lock; `rivals run --workload mutex-100`), while the rules were found: the first two sentences alone 17-21 ns per lock, waits of up to 39 ms; with the first rule 35-60 ns
+//! (each turn wakes another worker, which takes 25 us), with all of them 7-25 ns, and waits of 1.0-1.6 ms on a quiet machine, all but some microseconds of which are the turns of those who came before; up to 11 ms on a busy one.
+//! On threads: std's mutex 17-20 ns, parking_lot's 8, both with waits of more than 300 ms.
 //! Rejected: to hand over always (bthread's and tokio's way): each lock of a contended mutex then costs a switch, or a wake of another worker.
 //!
 //! # Picture
@@ -105,6 +106,8 @@ enum Turn {
     Any,
     /// That of another, which was woken and has been overtaken for a while; the caller queues, though the lock may be free.
     AfterTheWoken,
+    /// Who comes first, but the caller has waited behind one that does not come: it goes before those who came later.
+    Again,
     /// The caller's, who was told to try.
     Woken,
 }
@@ -214,7 +217,7 @@ impl RawMutex {
                 Cause::Woken if waiter.note.handed.get() => return true,
                 Cause::Woken => turn = Turn::Woken,
                 _ if turn == Turn::AfterTheWoken && !passed(deadline_ns) => {
-                    turn = Turn::Any;
+                    turn = Turn::Again;
                     if self.overtake() {
                         return true;
                     }
@@ -266,7 +269,7 @@ impl RawMutex {
             }
         }
         // SAFETY: it is in no queue: new, or claimed and so taken out; it stays in place until it was claimed or withdrawn.
-        unsafe { if turn == Turn::Woken { queue.waiters.push_first(waiter) } else { queue.waiters.push(waiter) } };
+        unsafe { if matches!(turn, Turn::Woken | Turn::Again) { queue.waiters.push_first(waiter) } else { queue.waiters.push(waiter) } };
         me.begin_wait(Why::At(At::Mutex));
         QueueUp::Queued
     }

@@ -2,25 +2,16 @@
 
 mod common;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use common::{On, rounds, until};
+use common::{On, alone, panics, rounds, until};
 use sinew::sync::{Barrier, Event, Latch, LazyLock, Once, OnceLock, Semaphore, WaitGroup};
-use sinew::{Runtime, current, no_suspend, spawn, yield_now};
+use sinew::{current, no_suspend, spawn, yield_now};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MILLI: Duration = Duration::from_millis(1);
-
-fn alone<T: Send>(f: impl FnOnce() -> T + Send) -> T {
-    Runtime::builder().workers(1).build().unwrap().run(f)
-}
-
-fn panics(f: impl FnOnce()) -> bool {
-    catch_unwind(AssertUnwindSafe(f)).is_err()
-}
 
 // All of them
 

@@ -3,25 +3,16 @@
 mod common;
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use common::{On, rounds, until};
+use common::{On, alone, panics, rounds, until};
 use sinew::sync::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use sinew::{Runtime, current, no_suspend, spawn, yield_now};
+use sinew::{current, no_suspend, spawn, yield_now};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MILLI: Duration = Duration::from_millis(1);
-
-fn alone<T: Send>(f: impl FnOnce() -> T + Send) -> T {
-    Runtime::builder().workers(1).build().unwrap().run(f)
-}
-
-fn panics(f: impl FnOnce()) -> bool {
-    catch_unwind(AssertUnwindSafe(f)).is_err()
-}
 
 #[test]
 fn they_may_be_shared_and_sent_as_std_s_may() {

@@ -6,6 +6,7 @@ pub(crate) mod histogram;
 pub(crate) mod inbox;
 pub(crate) mod list;
 pub(crate) mod mask;
+pub(crate) mod prefetch;
 pub(crate) mod wheel;
 
 #[cfg(test)]

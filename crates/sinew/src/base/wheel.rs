@@ -20,6 +20,8 @@
 use std::cell::Cell;
 use std::ptr;
 
+use super::prefetch::prefetch;
+
 const LEVELS: usize = 7;
 const DIGIT_BITS: u32 = 8;
 const SLOTS: usize = 1 << DIGIT_BITS;
@@ -229,19 +231,6 @@ impl Wheel {
         let span = level as u32 * DIGIT_BITS;
         (self.tick >> (span + DIGIT_BITS) << (span + DIGIT_BITS)) | (slot as u64) << span
     }
-}
-
-/// Asks the cache for an entry.
-#[inline(always)]
-fn prefetch(entry: *const Entry) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch of any address, null included, has no effect that a program can see.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(entry.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = entry;
 }
 
 /// The first tick at which the entry's deadline has passed.

@@ -4,6 +4,7 @@
 //! arms, fires and cancels on its own worker, so there is no lock and no timer thread.
 
 use crate::base::list::List;
+use crate::base::prefetch::prefetch;
 use crate::base::wheel::{Entry, Wheel};
 use crate::fiber::Control;
 use crate::fiber::state::Cause;
@@ -67,12 +68,5 @@ const LINES: usize = 8;
 /// Asks the cache for the top of a stack that has been waiting for long, together with those of all others that are due: their misses overlap.
 #[inline(always)]
 fn fetch_stack(sp: *mut u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch of any address has no effect that a program can see.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        (0..LINES).for_each(|line| _mm_prefetch::<_MM_HINT_T0>(sp.wrapping_add(64 * line).cast()));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = sp;
+    (0..LINES).for_each(|line| prefetch(sp.wrapping_add(64 * line)));
 }

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use crate::base::atomic::{Relaxed, spin_loop, thread_local};
 use crate::base::deque::Stolen;
 use crate::base::list::List;
+use crate::base::prefetch::prefetch;
 use crate::base::wheel::Entry;
 use crate::event::timers::Timers;
 use crate::fiber::hooks::{Region, When};
@@ -400,7 +401,7 @@ impl Worker {
         let next = self.ready.first();
         if !next.is_null() {
             // SAFETY: fibers in the list are alive.
-            unsafe { prefetch((*next).sp(), crate::base::list::Linked::link(&*next).load(Relaxed)) };
+            unsafe { fetch_ahead((*next).sp(), crate::base::list::Linked::link(&*next).load(Relaxed)) };
         }
         control
     }
@@ -1039,17 +1040,10 @@ fn passed(deadline_ns: u64) -> bool {
 
 /// Asks the cache for the stack that will run next and the block after it; twice as fast with a thousand fibers (`spikes`).
 #[inline(always)]
-fn prefetch(sp: *mut u8, block: *mut Control) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch of any address, null included, has no effect that a program can see.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(sp.cast());
-        _mm_prefetch::<_MM_HINT_T0>(sp.wrapping_add(64).cast());
-        _mm_prefetch::<_MM_HINT_T0>(block.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (sp, block);
+fn fetch_ahead(sp: *mut u8, block: *mut Control) {
+    prefetch(sp);
+    prefetch(sp.wrapping_add(64));
+    prefetch(block);
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@
 //! - Who was woken and finds the lock taken, after it has waited for `HAND_OVER_NS`, is given it by the next unlock.
 //! - Of the waiters the first of the unlocker's own worker is woken, which costs nothing, for `STAY_NS`; then the one that has waited longest, which most often is another worker's.
 //!
-//! Measured (100 fibers, 2 workers, an increment under the lock; `rivals run --workload mutex-100`), while the rules were found: the first two sentences alone 17-21 ns per lock, waits of up to 39 ms; with the first rule 35-60 ns
-//! (each turn wakes another worker, which takes 25 us), with all of them 7-25 ns, and waits of 1.0-1.6 ms on a quiet machine, all but some microseconds of which are the turns of those who came before; up to 11 ms on a busy one.
+//! Measured (100 fibers, 2 workers, an increment under the lock, as `rivals run --workload mutex-100`), while the rules were found: the first two sentences alone 17-21 ns per lock, waits of up to 39 ms; with the first rule 35-60 ns
+//! (each turn wakes another worker, which takes 25 us), with all of them 7-25 ns, and waits of 1.0-1.6 ms at real-time priority, most of which are the turns of those who came before; 11 ms at worst in a run on a busy host.
 //! On threads: std's mutex 17-20 ns, parking_lot's 8, both with waits of more than 300 ms.
 //! Rejected: to hand over always (bthread's and tokio's way): each lock of a contended mutex then costs a switch, or a wake of another worker.
 //!

@@ -48,6 +48,16 @@ impl On {
     }
 }
 
+/// Runs `f` in a fiber of a runtime with one worker.
+pub fn alone<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    sinew::Runtime::builder().workers(1).build().unwrap().run(f)
+}
+
+/// Whether `f` panics.
+pub fn panics(f: impl FnOnce()) -> bool {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).is_err()
+}
+
 /// Lets others run until `condition` holds.
 pub fn until(condition: impl Fn() -> bool) {
     while !condition() {

@@ -18,6 +18,8 @@ mod base {
     pub mod list;
     #[path = "../../../src/base/mask.rs"]
     pub mod mask;
+    #[path = "../../../src/base/prefetch.rs"]
+    pub mod prefetch;
     #[path = "../../../src/base/wheel.rs"]
     pub mod wheel;
 }

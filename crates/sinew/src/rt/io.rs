@@ -21,6 +21,7 @@ use io_uring::opcode;
 use io_uring::squeue::Entry;
 use io_uring::types::Fd;
 
+use super::context::fiber;
 use super::wait::{CancelPoint, Me, enter_cancel_point};
 pub(crate) use crate::event::readiness::Direction;
 use crate::event::readiness::{Readiness, Seen, Watch, register};
@@ -209,6 +210,9 @@ pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut
     let is_drained = call.direction() == Direction::Read && descriptor.drained.load(Relaxed);
     let seen = descriptor.watch.get().map(|readiness| readiness.seen(call.direction()));
     if !is_drained && let Some(done) = attempt(descriptor, &mut call) {
+        if let Some((worker, me)) = fiber() {
+            worker.count_gift(me);
+        }
         return done;
     }
     if descriptor.is_nonblocking() {

@@ -13,6 +13,8 @@ pub mod source {
     use crate::os::bell::Bell;
     use crate::os::{clock, futex};
 
+    pub const SOURCE_TURNS: u32 = 16;
+
     #[derive(Clone, Copy)]
     pub enum Io {
         Auto,

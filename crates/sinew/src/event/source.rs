@@ -101,6 +101,10 @@ impl Source {
         })
     }
 
+    pub(crate) fn is_ring(&self) -> bool {
+        matches!(self, Source::Uring(_))
+    }
+
     /// Whether something is to be told to the kernel.
     #[inline]
     pub(crate) fn has_unsent(&self) -> bool {

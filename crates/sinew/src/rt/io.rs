@@ -4,8 +4,8 @@
 //! source, for the ring's answer or for epoll's word that it is worth another try; a thread waits in `poll`.
 //!
 //! # Try first, or ask the ring first?
-//! Writes are tried at once: there is nearly always room, and bytes that are written now need not wait for a loop turn. Reads are tried unless the last one took all there was: then the ring
-//! is asked at once, which saves a system call that would be in vain. The measurements are in ARCHITECTURE ("Input and output").
+//! A read is tried unless the last one took all there was: then the ring is asked at once, which saves a system call that would be in vain. A write to a stream goes to the ring at once, together
+//! with those of all other fibers of this turn: one system call for all of them. Everything else is tried. The measurements are in ARCHITECTURE ("Input and output").
 //!
 //! # Invariants
 //! I1. (law E2) What the ring was given, the caller's buffer and the `Completion` in this frame, stays here until the ring has answered, also when the wait was cut short: then the operation is
@@ -49,6 +49,11 @@ pub(crate) trait Call<S> {
     /// As an entry of the ring; `None` if the ring is only to tell when to try. What it points to is borrowed by the call.
     fn entry(&mut self, _fd: Fd) -> Option<Entry> {
         None
+    }
+
+    /// Whether the ring is asked before anything is tried.
+    fn prefers_ring(&self) -> bool {
+        false
     }
 
     /// What the ring's answer to the entry, a success, comes to.
@@ -207,10 +212,12 @@ pub(crate) fn perform<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, call: C) 
 #[track_caller]
 pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut call: C, deadline_ns: u64) -> io::Result<C::Output> {
     enter_cancel_point()?;
+    let fiber = fiber();
     let is_drained = call.direction() == Direction::Read && descriptor.drained.load(Relaxed);
+    let asks_first = is_drained || (call.prefers_ring() && fiber.is_some_and(|(worker, me)| worker.has_ring() && !me.is_marked()));
     let seen = descriptor.watch.get().map(|readiness| readiness.seen(call.direction()));
-    if !is_drained && let Some(done) = attempt(descriptor, &mut call) {
-        if let Some((worker, me)) = fiber() {
+    if !asks_first && let Some(done) = attempt(descriptor, &mut call) {
+        if let Some((worker, me)) = fiber {
             worker.count_gift(me);
         }
         return done;
@@ -227,7 +234,7 @@ pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut
             match instance_of(worker)? {
                 None => wait_at_ring(&fiber, descriptor, &mut call, deadline_ns),
                 Some(instance) => {
-                    let tried = seen.filter(|_| !is_drained);
+                    let tried = seen.filter(|_| !asks_first);
                     wait_at_epoll(&fiber, instance, tried, descriptor, &mut call, deadline_ns)
                 }
             }

@@ -214,7 +214,7 @@ pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut
     enter_cancel_point()?;
     let fiber = fiber();
     let is_drained = call.direction() == Direction::Read && descriptor.drained.load(Relaxed);
-    let asks_first = is_drained || (call.prefers_ring() && fiber.is_some_and(|(worker, me)| worker.has_ring() && !me.is_marked()));
+    let asks_first = is_drained || (call.prefers_ring() && fiber.is_some_and(|(worker, me)| worker.has_ring() && !me.must_not_suspend()));
     let seen = descriptor.watch.get().map(|readiness| readiness.seen(call.direction()));
     if !asks_first && let Some(done) = attempt(descriptor, &mut call) {
         if let Some((worker, me)) = fiber {
@@ -352,16 +352,39 @@ unsafe fn ask_ring(fiber: &Caller<'_>, entry: Entry, why: At, deadline_ns: u64) 
     }
 }
 
-/// Asks the ring to give an operation up, and waits for its answer all the same.
-#[cold]
-fn give_up(worker: &Worker, control: &Control, completion: &Completion, why: At) {
-    with_ring(worker, |ring| ring.cancel(completion));
+/// Has the ring of the caller's worker do an operation, to its end, whatever happens meanwhile; `None` if the caller is no fiber, may not suspend, or its worker has no ring.
+///
+/// # Safety
+/// What the entry points to outlives the call, and is the kernel's until it returns.
+pub(crate) unsafe fn complete(why: At, entry: impl FnOnce() -> Entry) -> Option<io::Result<usize>> {
+    let (worker, control) = fiber().filter(|(_, control)| !control.must_not_suspend())?;
+    if !worker.with_source(|source| source.is_ring()).is_ok_and(|is_ring| is_ring) {
+        return None;
+    }
+    let completion = Completion::new(control);
+    // SAFETY: the caller's promise, and the completion stays in this frame until it has a result; the wait begins before the worker looks.
+    with_ring(worker, |ring| unsafe { ring.submit(entry(), &completion) });
+    worker.count_source_wait(1);
+    await_answer(worker, control, &completion, why);
+    worker.count_source_wait(-1);
+    completion.result()
+}
+
+/// Waits for the ring's answer, and for nothing else.
+fn await_answer(worker: &Worker, control: &Control, completion: &Completion, why: At) {
     while completion.result().is_none() {
         control.note_why(Why::At(why));
         control.state.begin_wait();
         // SAFETY: F2 - `control` is the fiber that runs here; the ring's answer ends the wait.
         unsafe { worker.suspend(control) };
     }
+}
+
+/// Asks the ring to give an operation up, and waits for its answer all the same.
+#[cold]
+fn give_up(worker: &Worker, control: &Control, completion: &Completion, why: At) {
+    with_ring(worker, |ring| ring.cancel(completion));
+    await_answer(worker, control, completion, why);
 }
 
 fn with_ring<T>(worker: &Worker, f: impl FnOnce(&mut crate::event::uring::Uring) -> T) -> T {

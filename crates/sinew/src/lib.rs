@@ -5,6 +5,7 @@ mod base;
 pub mod chan;
 mod event;
 mod fiber;
+pub mod fs;
 mod future;
 pub mod local;
 mod os;

@@ -94,6 +94,7 @@ impl From<Cut> for io::Error {
 /// | [`run`](crate::run), [`Runtime::run`](crate::Runtime::run), [`Handle::run`](crate::Handle::run) | yes | no | |
 /// | [`scope`](crate::scope), at its end | yes | no | |
 /// | [`blocking`](crate::blocking()) | yes | no | |
+/// | all of [`fs`](crate::fs) but [`unlock`](crate::fs::File::unlock), which is none | yes | at their entry; once begun they run to their end | what was asked for |
 /// | [`block_on`](crate::block_on) | yes | no | |
 /// | [`try_block_on`](crate::try_block_on) | yes | yes | the future, which is dropped |
 /// | [`Runtime::shutdown_timeout`](crate::Runtime::shutdown_timeout), drop of a [`Runtime`](crate::Runtime) | yes | no | |

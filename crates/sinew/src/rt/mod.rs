@@ -1,5 +1,6 @@
 //! The only door between user code and the scheduler.
 
+pub(crate) mod ask;
 pub(crate) mod blocking;
 pub(crate) mod cancel;
 pub(crate) mod context;

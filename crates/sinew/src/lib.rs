@@ -9,6 +9,7 @@ pub mod fs;
 mod future;
 pub mod local;
 mod os;
+pub mod process;
 mod rt;
 mod sched;
 pub mod sync;

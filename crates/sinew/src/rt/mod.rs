@@ -7,6 +7,8 @@ pub(crate) mod context;
 pub(crate) mod fiber;
 pub(crate) mod metrics;
 pub(crate) mod overflow;
+pub(crate) mod pipe;
+pub(crate) mod ready;
 pub(crate) mod report;
 pub(crate) mod runtime;
 pub(crate) mod scope;

@@ -5,6 +5,7 @@ pub(crate) mod blocking;
 pub(crate) mod cancel;
 pub(crate) mod context;
 pub(crate) mod fiber;
+pub(crate) mod io;
 pub(crate) mod metrics;
 pub(crate) mod overflow;
 pub(crate) mod pipe;

@@ -1,0 +1,3 @@
+//! Waiting for descriptors of any kind.
+
+pub use crate::rt::io::{Interest, poll};

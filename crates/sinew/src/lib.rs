@@ -14,6 +14,7 @@ mod os;
 pub mod process;
 mod rt;
 mod sched;
+pub mod signal;
 pub mod sync;
 pub mod time;
 

@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::error::Error;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -11,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, SystemTime};
 
-use common::{On, alone, in_child, is_child, panics, until};
+use common::{alone, everywhere, in_child, is_cancelled, is_child, panics, until};
 use sinew::fs::{self, File};
-use sinew::{Cancelled, current, no_suspend, scope, shield, spawn, timeout, yield_now};
+use sinew::{current, no_suspend, scope, shield, spawn, timeout, yield_now};
 
 /// A directory of a test's own, removed at its end.
 struct Place(PathBuf);
@@ -57,15 +56,6 @@ fn told<T: std::fmt::Debug>(result: io::Result<T>) -> String {
     }
 }
 
-/// Runs `f` in a fiber, and on a thread.
-fn on_both(f: impl Fn() + Send + Sync + 'static) {
-    let f = Arc::new(f);
-    for on in On::BOTH {
-        let f = f.clone();
-        on.start(move || f())();
-    }
-}
-
 /// Does the same to any file, and writes down what came of it.
 fn use_file(mut file: impl Read + Write + Seek) -> Vec<String> {
     let mut log = vec![told(file.write(b"")), told(file.write(b"0123456789")), told(file.stream_position())];
@@ -99,7 +89,7 @@ fn use_file(mut file: impl Read + Write + Seek) -> Vec<String> {
 
 #[test]
 fn reads_writes_and_seeks_give_what_std_gives() {
-    on_both(|| {
+    everywhere(|| {
         let place = Place::new();
         for append in [false, true] {
             let std = std::fs::OpenOptions::new().read(true).write(true).append(append).create(true).open(place.at("std")).unwrap();
@@ -117,7 +107,7 @@ fn reads_writes_and_seeks_give_what_std_gives() {
 
 #[test]
 fn every_combination_of_options_opens_or_fails_as_with_std() {
-    on_both(|| {
+    everywhere(|| {
         let place = Place::new();
         for bits in 0..128u32 {
             let bit = |number: u32| bits >> number & 1 == 1;
@@ -148,7 +138,7 @@ fn every_combination_of_options_opens_or_fails_as_with_std() {
 
 #[test]
 fn mode_and_flags_are_passed_on() {
-    on_both(|| {
+    everywhere(|| {
         let place = Place::new();
         let file = File::options().write(true).create(true).mode(0o640).open(place.at("mode")).unwrap();
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777 & !0o022, 0o640);
@@ -168,7 +158,7 @@ fn mode_and_flags_are_passed_on() {
 
 #[test]
 fn positions_are_independent_of_the_cursor() {
-    on_both(|| {
+    everywhere(|| {
         let place = Place::new();
         let mut file = File::create_new(place.at("file")).unwrap();
         file.write_all(b"0123456789").unwrap();
@@ -246,7 +236,7 @@ fn fibers_that_share_a_cursor_share_out_the_file() {
 
 #[test]
 fn functions_do_and_fail_as_std_does() {
-    on_both(|| {
+    everywhere(|| {
         let (place, other) = (Place::new(), Place::new());
         // The same twice: once with std in one place, once with ours in the other.
         macro_rules! log_of {
@@ -322,7 +312,7 @@ fn functions_do_and_fail_as_std_does() {
 
 #[test]
 fn what_a_file_is_can_be_asked_and_changed() {
-    on_both(|| {
+    everywhere(|| {
         let place = Place::new();
         let path = place.file("file", "0123456789");
         let file = File::options().read(true).write(true).open(&path).unwrap();
@@ -349,7 +339,7 @@ fn what_a_file_is_can_be_asked_and_changed() {
 
 #[test]
 fn handles_can_be_cloned_and_given_away() {
-    on_both(|| {
+    everywhere(|| {
         let place = Place::new();
         let file = File::open(place.file("file", "0123456789")).unwrap();
         let second = file.try_clone().unwrap();
@@ -375,7 +365,7 @@ fn handles_can_be_cloned_and_given_away() {
 
 #[test]
 fn a_directory_is_read_in_batches_to_its_end() {
-    on_both(|| {
+    everywhere(|| {
         let place = Place::new();
         for count in [0, 1, 127, 128, 129, 700] {
             let directory = place.at(&count.to_string());
@@ -456,11 +446,11 @@ fn reads_of_what_is_in_memory_let_others_have_their_turn() {
             yield_now();
             let before = turns.load(SeqCst);
             let file = File::open(&path).unwrap();
-            for _ in 0..160 {
+            for _ in 0..2_000 {
                 assert_eq!(file.read_at(&mut [0; 4096], 0).unwrap(), 4096);
             }
             ended.store(true, SeqCst);
-            assert!(turns.load(SeqCst) - before >= 10, "160 reads in a row without a turn for others");
+            assert!(turns.load(SeqCst) - before >= 10, "2,000 reads in a row without a turn for others");
         });
     });
 }
@@ -493,10 +483,6 @@ fn a_lock_waits_without_its_worker_and_is_given_back_in_any_case() {
         other.try_lock_shared().unwrap();
         assert!(matches!(other.try_lock(), Err(fs::TryLockError::WouldBlock)));
     });
-}
-
-fn is_cancelled(error: &io::Error) -> bool {
-    error.kind() == ErrorKind::Other && error.get_ref().is_some_and(|source| (source as &(dyn Error + 'static)).is::<Cancelled>())
 }
 
 /// Calls all that is a cancel point.
@@ -536,7 +522,7 @@ fn call_all(place: &Place, file: &File) -> Vec<io::Error> {
 
 #[test]
 fn one_that_is_cancelled_fails_at_entry_and_does_nothing() {
-    on_both(|| {
+    everywhere(|| {
         let place = Place::new();
         let path = place.file("there", "as it was");
         let file = File::options().read(true).write(true).open(&path).unwrap();
@@ -553,7 +539,7 @@ fn one_that_is_cancelled_fails_at_entry_and_does_nothing() {
 
 #[test]
 fn one_that_is_late_fails_at_entry_and_does_nothing() {
-    on_both(|| {
+    everywhere(|| {
         let place = Place::new();
         let path = place.file("there", "as it was");
         let file = File::options().read(true).write(true).open(&path).unwrap();
@@ -591,7 +577,7 @@ fn entries_end_after_one_that_was_cut_short() {
 
 #[test]
 fn what_may_wait_is_refused_where_nothing_may_and_a_drop_is_not() {
-    on_both(|| {
+    everywhere(|| {
         let place = Place::new();
         let path = place.file("file", "x");
         let file = File::open(&path).unwrap();

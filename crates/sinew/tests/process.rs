@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::error::Error;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -10,21 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use common::{On, alone, in_child, is_child, until};
+use common::{alone, everywhere, in_child, is_cancelled, is_child, until};
 use sinew::process::{Child, Command, Stdio};
-use sinew::{Cancelled, current, scope, spawn, timeout, yield_now};
-
-fn on_both(f: impl Fn() + Send + Sync + 'static) {
-    let f = Arc::new(f);
-    for on in On::BOTH {
-        let f = f.clone();
-        on.start(move || f())();
-    }
-}
-
-fn is_cancelled(error: &io::Error) -> bool {
-    error.kind() == ErrorKind::Other && error.get_ref().is_some_and(|source| (source as &(dyn Error + 'static)).is::<Cancelled>())
-}
+use sinew::{current, scope, spawn, timeout, yield_now};
 
 fn shell(script: &str) -> Command {
     let mut command = Command::new("sh");
@@ -39,7 +26,7 @@ fn is_there(id: u32) -> bool {
 
 #[test]
 fn output_status_and_spawn_give_what_std_gives() {
-    on_both(|| {
+    everywhere(|| {
         for script in ["echo out; echo err >&2; exit 3", "exit 0", "kill -9 $$", "cat", "printf '%s' \"$0\"", "head -c 300000 /dev/zero"] {
             let ours = shell(script).output().unwrap();
             let theirs = std::process::Command::new("sh").args(["-c", script]).output().unwrap();
@@ -62,7 +49,7 @@ fn output_status_and_spawn_give_what_std_gives() {
 
 #[test]
 fn a_child_is_started_as_it_was_said() {
-    on_both(|| {
+    everywhere(|| {
         let directory = std::env::temp_dir().canonicalize().unwrap();
         let mut command = shell("echo \"$A|$B|$C|$PWD|$0\"; [ \"$(ps -o pgid= -p $$ 2>/dev/null || echo $$)\" -eq $$ ] && echo own group");
         command.env("A", "1").envs([("B", "2"), ("C", "3")]).env_remove("C").current_dir(&directory).process_group(0).arg("name");
@@ -111,7 +98,7 @@ fn what_output_sets_is_not_there_for_the_next_call() {
 
 #[test]
 fn a_child_that_fills_both_pipes_does_not_stand_still() {
-    on_both(|| {
+    everywhere(|| {
         // Each more than a pipe holds, in turns.
         let script = "for i in 1 2 3; do head -c 200000 /dev/zero; head -c 200000 /dev/zero >&2; done";
         let output = shell(script).output().unwrap();
@@ -196,7 +183,7 @@ fn a_wait_keeps_no_other_fiber_from_running() {
 
 #[test]
 fn a_wait_closes_the_input() {
-    on_both(|| {
+    everywhere(|| {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         assert!(child.wait().unwrap().success());
         assert!(child.stdin.is_none());
@@ -205,7 +192,7 @@ fn a_wait_closes_the_input() {
 
 #[test]
 fn a_wait_that_is_cut_short_leaves_the_child() {
-    on_both(|| {
+    everywhere(|| {
         let mut child = Command::new("sleep").arg("3600").spawn().unwrap();
         let late = timeout(Duration::from_millis(1), || assert_eq!(child.wait().unwrap_err().kind(), ErrorKind::TimedOut));
         assert!(late.is_err());
@@ -233,7 +220,7 @@ fn a_cancel_ends_a_wait_and_a_read() {
 
 #[test]
 fn output_and_status_that_are_cut_short_kill_and_reap_the_child() {
-    on_both(|| {
+    everywhere(|| {
         let path = std::env::temp_dir().join(format!("sinew-test-process-{}", std::process::id()));
         let script = format!("echo $$ > '{0}.new'; mv '{0}.new' '{0}'; exec sleep 3600", path.display());
         let calls: [fn(&mut Command) -> io::Result<()>; 2] = [|command| command.output().map(drop), |command| command.status().map(drop)];
@@ -256,7 +243,7 @@ fn output_and_status_that_are_cut_short_kill_and_reap_the_child() {
 
 #[test]
 fn one_that_is_cancelled_starts_nothing() {
-    on_both(|| {
+    everywhere(|| {
         let path = std::env::temp_dir().join(format!("sinew-test-process-none-{}", std::process::id()));
         current().cancel();
         assert!(is_cancelled(&Command::new("touch").arg(&path).spawn().unwrap_err()));
@@ -289,7 +276,7 @@ fn a_child_outlives_the_thread_pool_it_was_asked_for_by() {
 
 #[test]
 fn ends_can_be_given_to_another_child() {
-    on_both(|| {
+    everywhere(|| {
         let mut first = shell("echo one two").stdout(Stdio::piped()).spawn().unwrap();
         let second = Command::new("wc").arg("-w").stdin(first.stdout.take().unwrap()).output().unwrap();
         assert_eq!(String::from_utf8(second.stdout).unwrap().trim(), "2");
@@ -312,7 +299,7 @@ fn ends_can_be_given_to_another_child() {
 
 #[test]
 fn a_write_to_one_that_is_gone_is_a_broken_pipe() {
-    on_both(|| {
+    everywhere(|| {
         let mut child = shell("exec <&-; echo closed; read line <&1").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut closed = [0; 7];
         child.stdout.as_mut().unwrap().read_exact(&mut closed).unwrap();

@@ -21,12 +21,9 @@ use std::path::Path;
 
 use crate::base::atomic::{AtomicU32, Relaxed};
 use crate::rt::ask::{ask, ask_after};
-use crate::rt::wait::yield_now;
 
 /// Bytes that are worth a trial on the worker, at most: as long to copy as the way to the pool takes.
 const TRIAL_BYTES_MAX: usize = 64 << 10;
-/// Others have their turn after so many reads of one handle on the worker. Arbitrary: some 100 us of the largest.
-const TRIALS_PER_TURN: u32 = 16;
 /// Where a call that uses the cursor reads, as `preadv2` is told.
 const AT_CURSOR: i64 = -1;
 
@@ -35,13 +32,11 @@ pub(super) struct Handle {
     pub(super) file: File,
     /// Calls that use the cursor, in the pool.
     under_way: AtomicU32,
-    /// Reads that were done on a worker.
-    at_once: AtomicU32,
 }
 
 impl Handle {
     pub(super) fn new(file: File) -> Self {
-        Self { file, under_way: AtomicU32::new(0), at_once: AtomicU32::new(0) }
+        Self { file, under_way: AtomicU32::new(0) }
     }
 
     /// Opens the file at `path`.
@@ -143,11 +138,7 @@ impl Handle {
         let count = c_int::try_from(buffers.len()).ok()?;
         // SAFETY: an `IoSliceMut` is an `iovec` in memory; the buffers are borrowed for the call, which is over when it returns.
         let read = unsafe { libc::preadv2(self.file.as_raw_fd(), buffers.as_ptr().cast(), count, offset, libc::RWF_NOWAIT) };
-        let read = usize::try_from(read).ok().filter(|&read| read > 0)?;
-        if self.at_once.fetch_add(1, Relaxed) % TRIALS_PER_TURN == TRIALS_PER_TURN - 1 {
-            yield_now();
-        }
-        Some(read)
+        usize::try_from(read).ok().filter(|&read| read > 0)
     }
 }
 

@@ -6,8 +6,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use super::{ExitStatus, Output};
 use crate::rt::ask::ask;
 use crate::rt::cancel::shield;
+use crate::rt::io::{Interest, poll};
 use crate::rt::pipe::{Pipe, reading_end, writing_end};
-use crate::rt::ready::{Interest, poll};
 use crate::rt::scope::scope;
 use crate::rt::wait::enter_cancel_point;
 

@@ -23,9 +23,10 @@ pub(crate) fn ask_after<W: Send, T: Send>(
 ) -> io::Result<T> {
     let me = Me::to_wait();
     me.cancel_point_at_entry()?;
-    if let Me::Fiber(..) = me
+    if let Me::Fiber(worker, control) = me
         && let Some(done) = at_once(&mut what)
     {
+        worker.count_gift(control);
         return Ok(done);
     }
     try_blocking(|| call(what))?

@@ -9,7 +9,6 @@ pub(crate) mod io;
 pub(crate) mod metrics;
 pub(crate) mod overflow;
 pub(crate) mod pipe;
-pub(crate) mod ready;
 pub(crate) mod report;
 pub(crate) mod runtime;
 pub(crate) mod scope;

@@ -1,78 +1,61 @@
 //! One end of a pipe, as bytes go through it: what the ends that users have are made of.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::ready::{Interest, poll};
-use super::wait::enter_cancel_point;
+use super::io::{Descriptor, Direction, Try, perform};
 
 /// One end of a pipe. Non-blocking in the kernel; so is every duplicate of it, but not the other end.
-#[derive(Debug)]
+///
+/// The ring only tells when to try: it does not wait in a read of a non-blocking pipe.
 pub(crate) struct Pipe {
-    file: File,
+    descriptor: Descriptor<File>,
 }
 
 impl Pipe {
     pub(crate) fn new(end: OwnedFd) -> io::Result<Self> {
-        set_nonblocking(end.as_fd(), true)?;
-        Ok(Self { file: end.into() })
+        Ok(Self { descriptor: Descriptor::new(end.into())? })
     }
 
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { file: self.file.try_clone()? })
+        Ok(Self { descriptor: self.descriptor.clone_as(self.descriptor.socket().try_clone()?) })
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.descriptor.socket().as_fd()
     }
 
     /// Gives it up, blocking, as others expect it.
     pub(crate) fn into_blocking(self) -> OwnedFd {
-        // It cannot fail on a valid descriptor.
-        let _ = set_nonblocking(self.file.as_fd(), false);
-        self.file.into()
+        self.descriptor.into_inner().into()
     }
 
     #[track_caller]
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.when(Interest::Readable, |mut file| file.read(buffer))
+        perform(&self.descriptor, Try(Direction::Read, |mut file: &File| file.read(buffer)))
     }
 
     #[track_caller]
     pub(crate) fn read_vectored(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.when(Interest::Readable, |mut file| file.read_vectored(buffers))
+        perform(&self.descriptor, Try(Direction::Read, |mut file: &File| file.read_vectored(buffers)))
     }
 
     #[track_caller]
     pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.when(Interest::Writable, |mut file| file.write(bytes))
+        perform(&self.descriptor, Try(Direction::Write, |mut file: &File| file.write(bytes)))
     }
 
     #[track_caller]
     pub(crate) fn write_vectored(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.when(Interest::Writable, |mut file| file.write_vectored(buffers))
-    }
-
-    /// Tries, and waits before each further try.
-    #[track_caller]
-    fn when<T>(&self, interest: Interest, mut attempt: impl FnMut(&File) -> io::Result<T>) -> io::Result<T> {
-        enter_cancel_point()?;
-        loop {
-            match attempt(&self.file) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => poll(&self.file, interest)?,
-                done => return done,
-            }
-        }
+        perform(&self.descriptor, Try(Direction::Write, |mut file: &File| file.write_vectored(buffers)))
     }
 }
 
-fn set_nonblocking(end: BorrowedFd<'_>, nonblocking: bool) -> io::Result<()> {
-    let mut on = libc::c_int::from(nonblocking);
-    // SAFETY: the number outlives the call.
-    match unsafe { libc::ioctl(end.as_raw_fd(), libc::FIONBIO, &mut on) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
+impl fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.descriptor.socket().fmt(f)
     }
 }
 

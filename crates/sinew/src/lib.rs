@@ -5,13 +5,16 @@ mod base;
 pub mod chan;
 mod event;
 mod fiber;
+pub mod fs;
 mod future;
 pub mod io;
 pub mod local;
 pub mod net;
 mod os;
+pub mod process;
 mod rt;
 mod sched;
+pub mod signal;
 pub mod sync;
 pub mod time;
 

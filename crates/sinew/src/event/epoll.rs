@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::readiness::{Direction, Readiness, Told};
+use super::source::SOURCE_TURNS;
 use crate::base::list::List;
 use crate::fiber::{Control, Kind};
 use crate::os::bell::Bell;
@@ -16,9 +17,6 @@ use crate::os::clock;
 
 /// Events fetched by one call. What is left is fetched by the next; the kernel goes round, so none is left for ever.
 const EVENTS: usize = 256;
-
-/// Turns of the worker's loop between two polls of a worker that always has ready fibers: a poll is a system call. Arbitrary: some 500 switches, 10 us of yields.
-pub(crate) const POLL_TURNS: u32 = 16;
 
 const BELL: u64 = 0;
 
@@ -67,7 +65,7 @@ impl Epoll {
 
     pub(crate) fn look(&mut self, turn: u32, woken: &List<Control>) {
         if self.events.is_empty() {
-            if turn.wrapping_sub(self.polled) < POLL_TURNS {
+            if turn.wrapping_sub(self.polled) < SOURCE_TURNS {
                 return;
             }
             self.fetch(0);

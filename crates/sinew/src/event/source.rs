@@ -22,6 +22,10 @@ use crate::base::list::List;
 use crate::fiber::Control;
 use crate::os::bell::Bell;
 
+/// Turns of the worker's loop between two polls of epoll by a worker that always has ready fibers: a poll is a system call. Even, so that the loop's own order by turns holds. Arbitrary: some 500
+/// switches, 10 us of yields.
+pub(crate) const SOURCE_TURNS: u32 = 16;
+
 /// How a runtime's fibers do I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -95,6 +99,10 @@ impl Source {
             Driver::Uring => Source::Uring(Box::new(Uring::open(bell)?)),
             Driver::Epoll => Source::Epoll(Box::new(Epoll::open(bell)?)),
         })
+    }
+
+    pub(crate) fn is_ring(&self) -> bool {
+        matches!(self, Source::Uring(_))
     }
 
     /// Whether something is to be told to the kernel.

@@ -29,7 +29,7 @@ use crate::base::deque::Stolen;
 use crate::base::list::List;
 use crate::base::prefetch::prefetch;
 use crate::base::wheel::Entry;
-use crate::event::source::{Driver, Source};
+use crate::event::source::{Driver, SOURCE_TURNS, Source};
 use crate::event::timers::Timers;
 use crate::fiber::hooks::{Region, When};
 use crate::fiber::stack::{self, CLASSES, Stack};
@@ -44,6 +44,10 @@ use crate::sched::slot::ASLEEP;
 
 /// Switches from fiber to fiber before the loop looks at everything else: half a microsecond of yields. A look costs about 10 ns.
 const TURN: u32 = 32;
+
+/// I/O calls of one worker's fibers that are done at once before the others, timers and other descriptors get their turn: else a fiber whose peer is always ahead of it would hold the worker for ever. Arbitrary:
+/// some 50 us of system calls.
+const GIFTS: u32 = 32;
 
 /// How long an idle worker polls before it sleeps, and the pauses between two looks. flare's numbers: 5 us, a look every 0.5 us.
 const SPIN_NS: u64 = 5_000;
@@ -184,6 +188,8 @@ pub(crate) struct Worker {
     source: UnsafeCell<Option<Source>>,
     /// Its fibers that wait there.
     source_waits: Cell<usize>,
+    /// I/O that did not have to wait, since a fiber last let others run for it.
+    gifts: Cell<u32>,
     group: Arc<Group>,
     index: usize,
 }
@@ -214,6 +220,7 @@ impl Worker {
             timers: UnsafeCell::new(Timers::new()),
             source: UnsafeCell::new(None),
             source_waits: Cell::new(0),
+            gifts: Cell::new(0),
             group,
             index,
         }
@@ -321,9 +328,29 @@ impl Worker {
         Ok(f(source.as_mut().expect("it was opened just now")))
     }
 
+    /// Whether its source is open, and a ring.
+    #[inline]
+    pub(crate) fn has_ring(&self) -> bool {
+        // SAFETY: I1, I2.
+        unsafe { (*self.source.get()).as_ref().is_some_and(Source::is_ring) }
+    }
+
     /// A fiber of this worker begins, or ends, a wait at its source.
     pub(crate) fn count_source_wait(&self, change: isize) {
         self.source_waits.set(self.source_waits.get().wrapping_add_signed(change));
+    }
+
+    /// The running fiber `me` has done I/O without having had to wait; from time to time it lets others run for that, if it may suspend.
+    #[inline]
+    pub(crate) fn count_gift(&self, me: &Control) {
+        let gifts = self.gifts.get() + 1;
+        self.gifts.set(gifts);
+        if gifts >= GIFTS && !me.must_not_suspend() {
+            self.gifts.set(0);
+            // To the source these calls were many turns.
+            self.turn.set(self.turn.get().wrapping_add(SOURCE_TURNS));
+            self.yield_now(me);
+        }
     }
 
     /// Whether its fibers have asked for what the kernel does not know of yet, or has done already.
@@ -848,7 +875,7 @@ impl Worker {
             self.seat().take_mail(&self.ready);
             return false;
         }
-        self.seat().children.len() == 0
+        self.seat().children.len() == 0 && self.source_waits.get() == 0
     }
 
     /// Suspends `me` until whoever ends its wait has made it ready.

@@ -13,6 +13,8 @@ pub mod source {
     use crate::os::bell::Bell;
     use crate::os::{clock, futex};
 
+    pub const SOURCE_TURNS: u32 = 16;
+
     #[derive(Clone, Copy)]
     pub enum Io {
         Auto,
@@ -60,6 +62,10 @@ pub mod source {
         pub fn ask(&mut self, question: &mut Question, control: &Control) {
             question.bell = self.bell;
             self.asked.borrow_mut().push((question, control));
+        }
+
+        pub fn is_ring(&self) -> bool {
+            false
         }
 
         pub fn has_unsent(&self) -> bool {

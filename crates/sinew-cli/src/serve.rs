@@ -14,10 +14,9 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use indicatif::HumanCount;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use sinew::Runtime;
 use sinew::net::{SocketAddr, TcpListener, TcpStream};
+use sinew::signal::{Signal, Signals};
 
 use crate::engine::{self, Engine};
 use crate::failure::{FAILED, Failure};
@@ -67,13 +66,13 @@ pub(crate) fn main(arguments: &Arguments) -> ExitCode {
 }
 
 fn serve(arguments: &Arguments) -> Result<(), Failure> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let signals = Signals::new([Signal::INT, Signal::TERM])?;
     engine::raise_descriptors(0)?;
     let runtime = arguments.engine.start(crate::default_workers())?;
     let server = Server::start(&runtime, arguments.protocol, &arguments.addr)?;
     let workers = runtime.metrics().workers.len();
     say(format_args!("{} listens at {} ({workers} workers); Ctrl-C ends it", arguments.protocol.name(), server.addr));
-    signals.forever().next();
+    signals.wait()?;
     runtime.shutdown_timeout(GRACE).map_err(|unfinished| Failure::new(unfinished.to_string()))?;
     let Tally { connections, bytes, failed } = &*server.tally;
     let [connections, bytes, failed] = [connections, bytes, failed].map(|n| HumanCount(n.load(Relaxed)));

@@ -127,8 +127,9 @@ fn a_wait_can_be_cut_short_and_loses_nothing() {
         raise(own(12));
         come(&other);
         assert_eq!(timeout(HOUR, || signals.wait().unwrap()), Ok(own(12)));
-        current().cancel();
         raise(own(12));
+        come(&other);
+        current().cancel();
         assert!(is_cancelled(&signals.wait().unwrap_err()));
     });
 }

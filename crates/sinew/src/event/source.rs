@@ -137,3 +137,12 @@ impl Source {
         }
     }
 }
+
+/// Ends the process: what fibers wait for cannot be learned any more.
+#[cold]
+pub(crate) fn lost(call: &str, error: &io::Error) -> ! {
+    eprintln!(
+        "sinew: {call} failed ({error}): a worker has lost its source of I/O; has something closed descriptors that it had not opened?"
+    );
+    std::process::abort();
+}

@@ -20,6 +20,7 @@ use io_uring::squeue::Entry;
 use io_uring::types::{Fd, Timespec};
 use io_uring::{IoUring, cqueue, opcode};
 
+use super::source::lost;
 use crate::base::list::List;
 use crate::fiber::Control;
 use crate::fiber::state::Cause;
@@ -144,11 +145,11 @@ impl Uring {
         self.enter(unsent, 0, flags, None);
     }
 
-    /// Errors are let pass: what was not told is told the next time (EBUSY: the kernel holds too many completions for us, EAGAIN: it has no memory now, EINTR).
+    /// Some errors are let pass: what was not told is told the next time (EBUSY: the kernel holds too many completions for us, EAGAIN: it has no memory now, EINTR, ETIME).
     fn enter(&mut self, unsent: u32, wanted: u32, flags: u32, limit: Option<&Timespec>) {
         let submitter = self.ring.submitter();
         // SAFETY: what the entries point to is kept by those who put them there (I1); the limit outlives the call.
-        let _ = unsafe {
+        let entered = unsafe {
             match limit {
                 Some(limit) => {
                     let arg = GetEvents { sigmask: 0, sigmask_len: 0, min_wait_us: 0, limit: std::ptr::from_ref(limit) as u64 };
@@ -157,6 +158,11 @@ impl Uring {
                 None => submitter.enter::<libc::sigset_t>(unsent, wanted, flags, None),
             }
         };
+        if let Err(error) = entered
+            && !matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME | libc::EAGAIN | libc::EBUSY))
+        {
+            lost("io_uring_enter", &error);
+        }
     }
 
     pub(crate) fn look(&mut self, woken: &List<Control>) {

@@ -633,7 +633,7 @@ impl Worker {
         let wake_ns = unsafe { (*self.timers.get()).next_ns() };
         let end_ns = clock::now_ns() + SPIN_NS;
         loop {
-            if self.has_work() {
+            if self.has_work() || self.source_calls() {
                 return true;
             }
             self.group.replace_spinner();

@@ -2,6 +2,7 @@
 
 pub(crate) mod channels;
 pub(crate) mod locks;
+pub(crate) mod servers;
 
 use std::iter;
 use std::pin::Pin;
@@ -36,6 +37,7 @@ pub(crate) fn perform<S: Futures + Locks + Channels>(job: &Job) -> Vec<Reading> 
         Kind::Lock => locks::perform::<S, S>(job),
         Kind::Channel => channels::perform::<S, S>(job),
         Kind::Switch | Kind::Task => perform_tasks::<S>(job),
+        Kind::Server => panic!("servers are in `servers`"),
     }
 }
 

@@ -6,6 +6,7 @@
 pub(crate) mod blocking;
 pub(crate) mod futures;
 pub(crate) mod raw;
+pub(crate) mod servers;
 
 use std::arch::asm;
 use std::ops::DerefMut;

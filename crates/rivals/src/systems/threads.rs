@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
+use crate::cpu;
 use crate::deeds::blocking::Blocking;
 use crate::deeds::blocking::channels::{Channel, Channels};
 use crate::deeds::blocking::locks::Locks;
+use crate::deeds::blocking::servers::net_as_in_std;
 use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT, UNPOISONED};
 use crate::job::Job;
 
@@ -19,7 +21,8 @@ impl Blocking for Threads {
 
     fn run<T: Send + 'static>(job: &Job, root: impl FnOnce() -> T + Send + 'static) -> T {
         if job.workers == 1 {
-            stay_on_one_cpu();
+            // "One worker" of threads is one CPU: that on which we are.
+            cpu::stay_on(cpu::current());
         }
         Self::join(Self::spawn(root))
     }
@@ -46,16 +49,7 @@ impl Blocking for Threads {
     }
 }
 
-/// "One worker" of threads is one CPU: that on which we are.
-fn stay_on_one_cpu() {
-    // SAFETY: the set is plain data that lives through the call.
-    let failed = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
-    };
-    assert_eq!(failed, 0, "this process cannot be kept on one CPU");
-}
+net_as_in_std!(Threads, std::net);
 
 impl Locks for Threads {
     type Mutex = Mutex<u64>;

@@ -5,14 +5,20 @@ mod base;
 pub mod chan;
 mod event;
 mod fiber;
+pub mod fs;
 mod future;
+pub mod io;
 pub mod local;
+pub mod net;
 mod os;
+pub mod process;
 mod rt;
 mod sched;
+pub mod signal;
 pub mod sync;
 pub mod time;
 
+pub use event::source::Io;
 pub use fiber::Id;
 pub use fiber::task::NeverRan;
 pub use future::{block_on, spawn_future, try_block_on};
@@ -43,6 +49,11 @@ pub mod hidden {
     /// Lets there be no more control blocks than `blocks` at once.
     pub fn limit_blocks(blocks: usize) {
         crate::fiber::pool::limit(blocks);
+    }
+
+    /// Lets every further look for an `io_uring` fail, as in a container that forbids it.
+    pub fn refuse_ring() {
+        crate::event::source::refuse_ring();
     }
 
     /// Makes every start of a thread for `blocking` fail, or no longer.

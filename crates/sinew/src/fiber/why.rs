@@ -44,10 +44,15 @@ pub(crate) enum At {
     Future,
     Blocking,
     Timer,
+    Readable,
+    Writable,
+    Accept,
+    Connect,
+    File,
 }
 
 impl At {
-    const ALL: [At; 18] = [
+    const ALL: [At; 23] = [
         At::Mutex,
         At::RwLockRead,
         At::RwLockWrite,
@@ -66,6 +71,11 @@ impl At {
         At::Future,
         At::Blocking,
         At::Timer,
+        At::Readable,
+        At::Writable,
+        At::Accept,
+        At::Connect,
+        At::File,
     ];
 
     /// `waits ...`
@@ -89,6 +99,11 @@ impl At {
             At::Future => "for a future, which has not had it woken",
             At::Blocking => "for its blocking job to end",
             At::Timer => "for the next timer to be due",
+            At::Readable => "to read: nothing has come",
+            At::Writable => "to write: the other side does not read",
+            At::Accept => "to accept: nobody connects",
+            At::Connect => "to connect: the other side has not answered",
+            At::File => "for the kernel to end a file operation",
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Nothing here knows of fibers. Linux only; this folder is the place where another system would be added.
 
 pub(crate) mod audit;
+pub(crate) mod bell;
 pub(crate) mod clock;
 pub(crate) mod cpu;
 pub(crate) mod fault;

@@ -63,8 +63,18 @@ where
     F: FnOnce() -> T + Send,
     T: Send,
 {
+    try_blocking(f).unwrap_or_else(|error| refuse(&error))
+}
+
+/// As [`blocking`], but an error if there is no thread at all and none can be started.
+#[track_caller]
+pub(crate) fn try_blocking<F, T>(f: F) -> io::Result<T>
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
     let me = Me::to_wait();
-    let Me::Fiber(worker, control) = me else { return f() };
+    let Me::Fiber(worker, control) = me else { return Ok(f()) };
     let job = Job { task: Task::new(control, do_job::<F, T>), f: UnsafeCell::new(Some(f)), outcome: UnsafeCell::new(None) };
     let outside = &worker.group().outside;
     outside.fetch_add(1, Relaxed);
@@ -72,16 +82,16 @@ where
     let refusal = unsafe { wait_for(&me, worker, control, &job.task) };
     outside.fetch_sub(1, Relaxed);
     match (refusal, job.outcome.into_inner()) {
-        (None, Some(Ok(value))) => value,
+        (None, Some(Ok(value))) => Ok(value),
         (None, Some(Err(payload))) => resume_unwind(payload),
-        (error, _) => refuse(error),
+        (Some(error), _) => Err(io::Error::from_raw_os_error(error)),
+        (None, None) => unreachable!("a job was neither done nor refused"),
     }
 }
 
 #[cold]
 #[track_caller]
-fn refuse(error: Option<i32>) -> ! {
-    let error = error.map_or_else(|| io::Error::other("no reason is known"), io::Error::from_raw_os_error);
+fn refuse(error: &io::Error) -> ! {
     panic!(
         "sinew::blocking: no thread could be started to block on ({error}), and there is none: raise the limits on threads (ulimit -u, pids.max of the cgroup, \
          /proc/sys/kernel/threads-max) or on memory, or start fewer elsewhere"

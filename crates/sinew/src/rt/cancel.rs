@@ -94,6 +94,11 @@ impl From<Cut> for io::Error {
 /// | [`run`](crate::run), [`Runtime::run`](crate::Runtime::run), [`Handle::run`](crate::Handle::run) | yes | no | |
 /// | [`scope`](crate::scope), at its end | yes | no | |
 /// | [`blocking`](crate::blocking()) | yes | no | |
+/// | all of [`fs`](crate::fs) but [`unlock`](crate::fs::File::unlock), which is none | yes | at their entry; once begun they run to their end | what was asked for |
+/// | reads and writes of [pipes](crate::io::pipe()) and of a child's, of [`stdin`](crate::io::stdin), [`io::poll`](crate::io::poll) | yes, unless they can go on at once | yes | what was not read or written |
+/// | [`Child::wait`](crate::process::Child::wait), [`ctrl_c`](crate::signal::ctrl_c), [`signal::wait`](crate::signal::wait), [`Signals::wait`](crate::signal::Signals::wait) | yes | yes | the wait |
+/// | [`output`](crate::process::Command::output), [`status`](crate::process::Command::status), [`wait_with_output`](crate::process::Child::wait_with_output) | yes | yes | the child is killed |
+/// | [`Command::spawn`](crate::process::Command::spawn), writes to [`stdout`](crate::io::stdout) and [`stderr`](crate::io::stderr) | yes | at their entry | all |
 /// | [`block_on`](crate::block_on) | yes | no | |
 /// | [`try_block_on`](crate::try_block_on) | yes | yes | the future, which is dropped |
 /// | [`Runtime::shutdown_timeout`](crate::Runtime::shutdown_timeout), drop of a [`Runtime`](crate::Runtime) | yes | no | |

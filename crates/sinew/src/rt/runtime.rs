@@ -15,6 +15,7 @@ use super::report::{self, Unfinished};
 use super::spawn::{Builder, JoinHandle, run_in};
 use super::wait::Me;
 use crate::base::mask::WORKERS_MAX;
+use crate::event::source::{Driver, Io};
 use crate::fiber::stack::{self, Class};
 use crate::fiber::why::Why;
 use crate::os::{audit, clock, cpu, fault, fork};
@@ -233,7 +234,7 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// A description of a runtime. `SINEW_WORKERS`, `SINEW_STACK` and `SINEW_BLOCKING` fill in what it does not say.
+/// A description of a runtime. `SINEW_WORKERS`, `SINEW_STACK`, `SINEW_BLOCKING` and `SINEW_IO` fill in what it does not say.
 #[derive(Debug, Default, Clone)]
 #[must_use = "a builder does nothing until it builds"]
 pub struct RuntimeBuilder {
@@ -242,6 +243,7 @@ pub struct RuntimeBuilder {
     deadlock_watch: Option<Duration>,
     blocking_threads: Option<usize>,
     blocking_idle: Option<Duration>,
+    io: Option<Io>,
 }
 
 impl RuntimeBuilder {
@@ -281,6 +283,12 @@ impl RuntimeBuilder {
         self
     }
 
+    /// How fibers do I/O. The default is [`Io::Auto`]: `io_uring` where the kernel allows it, else `epoll`, which is said on stderr once, when the first fiber waits for I/O.
+    pub fn io(mut self, io: Io) -> Self {
+        self.io = Some(io);
+        self
+    }
+
     /// Starts the workers.
     ///
     /// # Errors
@@ -290,6 +298,7 @@ impl RuntimeBuilder {
         let class = self.stack_class()?;
         let pool = self.blocking_pool()?;
         let trace = metrics::trace_period()?;
+        let io = self.io_asked()?;
         if self.deadlock_watch == Some(Duration::ZERO) {
             return Err(invalid(
                 "RuntimeBuilder::deadlock_watch(0) is refused: it must be the time after which a standstill is reported, as in 10 seconds"
@@ -308,6 +317,7 @@ impl RuntimeBuilder {
         });
         let mut group = Group::new(workers, class, cpu::usable() > 1)?;
         group.pool = Arc::new(pool);
+        group.io = io;
         let runtime = start(Arc::new(group))?;
         if let Some(period) = trace {
             metrics::start_trace(&runtime.group, period)?;
@@ -343,6 +353,19 @@ impl RuntimeBuilder {
         };
         let idle_ns = self.blocking_idle.map_or(blocking::IDLE_NS, |idle| u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX));
         Ok(Pool::new(threads, idle_ns))
+    }
+
+    fn io_asked(&self) -> io::Result<Io> {
+        let known = [("auto", Io::Auto), ("uring", Io::Uring), ("epoll", Io::Epoll)];
+        let named = |text: &str| known.iter().find(|(name, _)| *name == text).map(|(_, io)| *io);
+        let io = match self.io {
+            Some(io) => io,
+            None => environment("SINEW_IO", "uring, epoll or auto", named)?.unwrap_or_default(),
+        };
+        if io == Io::Uring {
+            Driver::choose(io)?;
+        }
+        Ok(io)
     }
 
     fn stack_class(&self) -> io::Result<Class> {

@@ -255,17 +255,37 @@ impl CancelPoint<'_> {
     /// As [`Me::wait`].
     #[inline]
     pub(crate) unsafe fn wait(&self, deadline_ns: u64) -> Result<Cause, Cut> {
+        // SAFETY: the caller's promise.
+        unsafe { self.wait_unnoted(deadline_ns) }.map_err(|cut| self.note(cut))
+    }
+
+    /// As [`wait`](Self::wait), by who may yet find that it was not cut short after all. If it was, it [notes](Self::note) that.
+    ///
+    /// # Safety
+    /// As [`Me::wait`].
+    #[inline]
+    pub(crate) unsafe fn wait_unnoted(&self, deadline_ns: u64) -> Result<Cause, Cut> {
         let limit = self.bounds.limit.filter(|limit| limit.deadline_ns < deadline_ns);
         let until_ns = limit.map_or(deadline_ns, |limit| limit.deadline_ns);
         // SAFETY: the caller's promise.
         match (unsafe { self.me.wait(until_ns) }, limit) {
             (Cause::Cancelled, _) => Err(Cut::Cancelled),
-            (Cause::TimedOut, Some(limit)) => {
-                limit.note_cut();
-                Err(Cut::TimedOut)
-            }
+            (Cause::TimedOut, Some(_)) => Err(Cut::TimedOut),
             (cause, _) => Ok(cause),
         }
+    }
+
+    /// Tells the deadline around the caller that it has cut a wait short, if it was that.
+    pub(crate) fn note(&self, cut: Cut) -> Cut {
+        if let (Cut::TimedOut, Some(limit)) = (cut, self.bounds.limit) {
+            limit.note_cut();
+        }
+        cut
+    }
+
+    /// The earlier of `deadline_ns` and the deadline around the caller.
+    pub(crate) fn until_ns(&self, deadline_ns: u64) -> u64 {
+        self.bounds.limit.map_or(deadline_ns, |limit| limit.deadline_ns.min(deadline_ns))
     }
 
     /// As [`wait`](Self::wait), with a waiter in a queue under `lock`, as [`Me::wait_at`].

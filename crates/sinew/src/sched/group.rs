@@ -21,10 +21,12 @@ use crate::base::histogram::Histogram;
 use crate::base::inbox::{Inbox, Pushed};
 use crate::base::list::List;
 use crate::base::mask::{Mask, Set};
+use crate::event::source::Io;
 use crate::fiber::stack::{self, CLASSES, Class, NoStack, Stack};
 use crate::fiber::state::Cause;
 use crate::fiber::task::NeverRan;
 use crate::fiber::{self, Control};
+use crate::os::bell::Bell;
 use crate::os::futex;
 use crate::os::lock::Lock;
 use crate::sched::idle::{Claimed, Idle};
@@ -38,14 +40,28 @@ const RESERVE_MORE: usize = 8;
 /// Unstarted children a worker keeps; if they become more, the group's queue takes the oldest half. As tokio's and Go's local queues.
 pub(crate) const CHILDREN_MAX: usize = 256;
 
+/// How a worker rests.
+#[derive(Clone, Copy)]
+pub(crate) struct Rest {
+    /// No deadline ends it, and nothing that its fibers wait for outside.
+    pub(crate) for_good: bool,
+    /// It sleeps in its source, where the bell wakes it, and not on its slot's word.
+    pub(crate) at_source: bool,
+}
+
+const FOR_GOOD: u32 = 1;
+const AT_SOURCE: u32 = 2;
+
 /// What other threads touch of one worker.
 #[repr(align(128))]
 pub(crate) struct Seat {
     /// Settled fibers that other threads woke.
     inbox: Inbox<Control>,
     pub(crate) slot: Slot,
-    /// Whether it lies down with no deadline.
-    rests_for_good: AtomicU32,
+    /// How it lies down, by the bits below.
+    rest: AtomicU32,
+    /// What wakes it when it sleeps in its source. It stays, as the seat does: a late ring must not go to a stranger.
+    bell: OnceLock<Bell>,
     /// Unstarted fibers that this worker's fibers spawned.
     pub(crate) children: Deque<Control, CHILDREN_MAX>,
     pub(crate) counters: Counters,
@@ -124,24 +140,40 @@ impl Seat {
         Self {
             inbox: Inbox::new(),
             slot: Slot::new(),
-            rests_for_good: AtomicU32::new(0),
+            rest: AtomicU32::new(0),
+            bell: OnceLock::new(),
             children: Deque::new(),
             counters: Counters::new(),
         }
     }
 
-    /// Says whether the worker's next rest has no deadline. By the worker, before it lies down.
-    pub(crate) fn set_rests_for_good(&self, for_good: bool) {
-        self.rests_for_good.store(u32::from(for_good), Relaxed);
-        // Release: meets the Acquire in `rests_for_good`, through the slot's word, which is written next.
+    /// Says how the worker's next rest is. By the worker, before it lies down.
+    pub(crate) fn set_rest(&self, rest: Rest) {
+        let bits = if rest.for_good { FOR_GOOD } else { 0 } | if rest.at_source { AT_SOURCE } else { 0 };
+        self.rest.store(bits, Relaxed);
+        // Release: meets the Acquire in `rest_is`, through the slot's word, which is written next.
         fence(Release);
     }
 
-    fn rests_for_good(&self) -> bool {
-        let asleep = self.slot.is_asleep();
-        // Acquire: meets the Release in `set_rests_for_good`.
+    /// Whether the rest that the caller has just seen in the slot, or a later one, is such.
+    fn rest_is(&self, bit: u32) -> bool {
+        // Acquire: meets the Release in `set_rest`.
         fence(Acquire);
-        asleep && self.rests_for_good.load(Relaxed) != 0
+        self.rest.load(Relaxed) & bit != 0
+    }
+
+    fn rests_for_good(&self) -> bool {
+        self.slot.is_asleep() && self.rest_is(FOR_GOOD)
+    }
+
+    /// What wakes this worker from its source.
+    pub(crate) fn bell(&self) -> io::Result<&Bell> {
+        if let Some(bell) = self.bell.get() {
+            return Ok(bell);
+        }
+        // Of a seat's workers one lives at a time: nobody else makes it.
+        let bell = Bell::new()?;
+        Ok(self.bell.get_or_init(|| bell))
     }
 
     /// Leaves a ready settled fiber for this worker, and wakes it if it sleeps.
@@ -157,8 +189,13 @@ impl Seat {
 
     /// Makes the worker look at its inbox and the group's queues, asleep or not.
     pub(crate) fn wake(&self) {
-        if self.slot.notify() {
-            futex::wake_one(self.slot.word());
+        if !self.slot.notify() {
+            return;
+        }
+        // If it has got up by itself since, and lies elsewhere now, it needs no wake, and one in vain is harmless.
+        match self.bell.get() {
+            Some(bell) if self.rest_is(AT_SOURCE) => bell.ring(),
+            _ => futex::wake_one(self.slot.word()),
         }
     }
 
@@ -233,6 +270,8 @@ pub(crate) struct Group {
     pub(crate) spawned_outside: AtomicU64,
     /// Children that found their worker's deque full.
     pub(crate) overflowed: AtomicU64,
+    /// How its fibers do I/O.
+    pub(crate) io: Io,
     /// Threads for what blocks.
     pub(crate) pool: Arc<Pool>,
     /// Fibers that wait for something known to be under way outside: a job of the pool. Written by the fibers themselves.
@@ -283,6 +322,7 @@ impl Group {
             sleeper_wakes: AtomicU64::new(0),
             spawned_outside: AtomicU64::new(0),
             overflowed: AtomicU64::new(0),
+            io: Io::Auto,
             pool: Arc::new(Pool::new(1, 0)),
             outside: AtomicUsize::new(0),
             timers: OnceLock::new(),

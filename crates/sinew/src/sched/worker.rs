@@ -6,7 +6,7 @@
 //!
 //! # Picture
 //! ```text
-//!   loop:   mail -> timers -> [every other turn: group, oldest child] -> ready -> newest child -> group -> steal -> spin -> sleep
+//!   loop:   mail -> I/O -> timers -> [every other turn: group, oldest child] -> ready -> newest child -> group -> steal -> spin -> sleep
 //!             |                                                            |
 //!             |  enter                                                     v
 //!             +------------------------------------------------------->  fiber -> fiber -> fiber
@@ -20,6 +20,7 @@
 //! I3. `current` is the fiber whose stack this thread stands on; null in the loop.
 
 use std::cell::{Cell, UnsafeCell};
+use std::io;
 use std::ptr;
 use std::sync::Arc;
 
@@ -28,6 +29,7 @@ use crate::base::deque::Stolen;
 use crate::base::list::List;
 use crate::base::prefetch::prefetch;
 use crate::base::wheel::Entry;
+use crate::event::source::{Driver, SOURCE_TURNS, Source};
 use crate::event::timers::Timers;
 use crate::fiber::hooks::{Region, When};
 use crate::fiber::stack::{self, CLASSES, Stack};
@@ -37,11 +39,15 @@ use crate::fiber::task::{NeverRan, quietly};
 use crate::fiber::{Claimed, Control, Kind, Verdict, Watcher, pool};
 use crate::os::{audit, clock, fork, futex};
 use crate::sched::cancel::cancel_all;
-use crate::sched::group::{CHILDREN_MAX, Group, Seat, add};
+use crate::sched::group::{CHILDREN_MAX, Group, Rest, Seat, add};
 use crate::sched::slot::ASLEEP;
 
 /// Switches from fiber to fiber before the loop looks at everything else: half a microsecond of yields. A look costs about 10 ns.
 const TURN: u32 = 32;
+
+/// I/O calls of one worker's fibers that are done at once before the others, timers and other descriptors get their turn: else a fiber whose peer is always ahead of it would hold the worker for ever. Arbitrary:
+/// some 50 us of system calls.
+const GIFTS: u32 = 32;
 
 /// How long an idle worker polls before it sleeps, and the pauses between two looks. flare's numbers: 5 us, a look every 0.5 us.
 const SPIN_NS: u64 = 5_000;
@@ -178,6 +184,12 @@ pub(crate) struct Worker {
     stacks: UnsafeCell<stack::Cache>,
     blocks: UnsafeCell<pool::Cache>,
     timers: UnsafeCell<Timers>,
+    /// Where its fibers wait for I/O, once one has.
+    source: UnsafeCell<Option<Source>>,
+    /// Its fibers that wait there.
+    source_waits: Cell<usize>,
+    /// I/O that did not have to wait, since a fiber last let others run for it.
+    gifts: Cell<u32>,
     group: Arc<Group>,
     index: usize,
 }
@@ -206,6 +218,9 @@ impl Worker {
             stacks: UnsafeCell::new(stack::Cache::new()),
             blocks: UnsafeCell::new(pool::Cache::new()),
             timers: UnsafeCell::new(Timers::new()),
+            source: UnsafeCell::new(None),
+            source_waits: Cell::new(0),
+            gifts: Cell::new(0),
             group,
             index,
         }
@@ -256,9 +271,12 @@ impl Worker {
         }
     }
 
-    /// Mail, timers, surplus stacks, starved fibers: all that does not come by itself.
+    /// Mail, I/O, timers, surplus stacks, starved fibers: all that does not come by itself.
     fn look_around(&self) {
         self.seat().take_mail(&self.ready);
+        if self.source_waits.get() != 0 {
+            self.look_at_source();
+        }
         // SAFETY: I1, I2 - the borrows end with each call, and none of them runs user code.
         unsafe {
             if (*self.timers.get()).armed() != 0 {
@@ -276,6 +294,70 @@ impl Worker {
         if self.group.is_stopping() {
             self.wind_up();
         }
+    }
+
+    /// Tells the kernel what this worker's fibers ask of it, and readies those that it has answered. A worker with nothing else to do leaves that to its sleep, which is the same system call.
+    fn look_at_source(&self) {
+        let woken = List::new();
+        // SAFETY: I1, I2 - the borrow ends with the block, and no user code runs in it.
+        unsafe {
+            let Some(source) = &mut *self.source.get() else { return };
+            if source.has_found() || !self.ready.is_empty() || self.has_work() {
+                source.look(self.turn.get(), &woken);
+            }
+        }
+        loop {
+            let control = woken.pop();
+            if control.is_null() {
+                break;
+            }
+            make_ready(Claimed { control, kind: Kind::Fiber });
+        }
+    }
+
+    /// Uses the source of this worker, which is opened if it is not there.
+    ///
+    /// # Errors
+    /// If it could not be opened.
+    pub(crate) fn with_source<T>(&self, f: impl FnOnce(&mut Source) -> T) -> io::Result<T> {
+        // SAFETY: I1, I2 - `f` is of the runtime, and does not suspend.
+        let source = unsafe { &mut *self.source.get() };
+        if source.is_none() {
+            *source = Some(Source::open(Driver::choose(self.group.io)?, self.seat().bell()?)?);
+        }
+        Ok(f(source.as_mut().expect("it was opened just now")))
+    }
+
+    /// Whether its source is open, and a ring.
+    #[inline]
+    pub(crate) fn has_ring(&self) -> bool {
+        // SAFETY: I1, I2.
+        unsafe { (*self.source.get()).as_ref().is_some_and(Source::is_ring) }
+    }
+
+    /// A fiber of this worker begins, or ends, a wait at its source.
+    pub(crate) fn count_source_wait(&self, change: isize) {
+        self.source_waits.set(self.source_waits.get().wrapping_add_signed(change));
+    }
+
+    /// The running fiber `me` has done I/O without having had to wait; from time to time it lets others run for that, if it may suspend.
+    #[inline]
+    pub(crate) fn count_gift(&self, me: &Control) {
+        let gifts = self.gifts.get() + 1;
+        self.gifts.set(gifts);
+        if gifts >= GIFTS && !me.must_not_suspend() {
+            self.gifts.set(0);
+            // To the source these calls were many turns.
+            self.turn.set(self.turn.get().wrapping_add(SOURCE_TURNS));
+            self.yield_now(me);
+        }
+    }
+
+    /// Whether its fibers have asked for what the kernel does not know of yet, or has done already.
+    fn source_calls(&self) -> bool {
+        // SAFETY: I1, I2.
+        self.source_waits.get() != 0
+            && unsafe { (*self.source.get()).as_ref().is_some_and(|source| source.has_unsent() || source.has_found()) }
     }
 
     /// The runtime is being shut down: cancels what lives here, once, and ends what found no stack. Who shuts it down has done so already, also where a
@@ -525,7 +607,7 @@ impl Worker {
     fn rest(&self) {
         self.seat().counters.ready.store(0, Relaxed);
         self.rested.set(true);
-        if !(self.group.spins && !self.deferred.get() && self.spin_pays.get() && self.spin()) {
+        if !(self.group.spins && !self.deferred.get() && self.spin_pays.get() && !self.source_calls() && self.spin()) {
             self.sleep();
         }
     }
@@ -570,19 +652,25 @@ impl Worker {
     fn sleep(&self) {
         // SAFETY: I1, I2.
         let (wake_ns, armed) = unsafe { ((*self.timers.get()).next_ns(), (*self.timers.get()).armed()) };
-        let for_good = wake_ns == u64::MAX;
+        let at_source = self.source_waits.get() != 0;
+        let for_good = wake_ns == u64::MAX && !at_source;
         let sleep_ns = alarm_at(wake_ns, armed, self.alarm_ns.get()).min(self.trim_when_due());
-        self.seat().set_rests_for_good(for_good);
+        self.seat().set_rest(Rest { for_good, at_source });
         self.seat().slot.lie_down();
         self.group.idle.enter_sleep(self.index);
         if !self.has_work() && !self.must_refuse() {
             add(&self.seat().counters.sleeps, 1);
             let begun_ns = clock::now_ns();
-            while self.seat().slot.is_asleep() && !passed(sleep_ns) {
-                futex::wait(self.seat().slot.word(), ASLEEP, sleep_ns);
+            if at_source {
+                self.sleep_at_source(sleep_ns);
+            } else {
+                while self.seat().slot.is_asleep() && !passed(sleep_ns) {
+                    futex::wait(self.seat().slot.word(), ASLEEP, sleep_ns);
+                }
             }
             let now_ns = clock::now_ns();
-            self.spin_pays.set(now_ns - begun_ns < SHORT_SLEEP_NS);
+            // To poll memory brings no I/O.
+            self.spin_pays.set(now_ns - begun_ns < SHORT_SLEEP_NS && !(at_source && self.seat().slot.is_asleep()));
             if now_ns >= wake_ns {
                 self.alarm_ns.set(now_ns);
             }
@@ -591,6 +679,12 @@ impl Worker {
         self.must_take.set(self.group.idle.leave_sleep(self.index));
         self.deferred.set(false);
         self.starts.set(0);
+    }
+
+    /// Sleeps where I/O ends the sleep too. For whatever reason it ends: the loop looks at everything.
+    fn sleep_at_source(&self, sleep_ns: u64) {
+        // SAFETY: I1, I2 - it runs no user code.
+        unsafe { (*self.source.get()).as_mut().expect("fibers wait at it").sleep(sleep_ns) };
     }
 
     /// Whether fibers starve and nothing that could give them a stack can run: then the oldest has been readied to be ended.
@@ -781,7 +875,7 @@ impl Worker {
             self.seat().take_mail(&self.ready);
             return false;
         }
-        self.seat().children.len() == 0
+        self.seat().children.len() == 0 && self.source_waits.get() == 0
     }
 
     /// Suspends `me` until whoever ends its wait has made it ready.

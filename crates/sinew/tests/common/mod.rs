@@ -48,6 +48,22 @@ impl On {
     }
 }
 
+/// Runs `f` in a fiber of a runtime with one worker, on each driver, and on a plain thread.
+pub fn everywhere(f: impl Fn() + Send + Sync) {
+    for io in [sinew::Io::Uring, sinew::Io::Epoll] {
+        let runtime = sinew::Runtime::builder().workers(1).io(io).build().unwrap();
+        runtime.run(&f);
+        runtime.shutdown_timeout(std::time::Duration::from_secs(60)).unwrap_or_else(|left| panic!("{io:?}: {left:?}"));
+    }
+    std::thread::scope(|s| drop(s.spawn(&f)));
+}
+
+/// Whether an error says that its caller was cancelled.
+pub fn is_cancelled(error: &std::io::Error) -> bool {
+    let source = error.get_ref().map(|source| source as &(dyn std::error::Error + 'static));
+    error.kind() == std::io::ErrorKind::Other && source.is_some_and(|source| source.is::<sinew::Cancelled>())
+}
+
 /// Runs `f` in a fiber of a runtime with one worker.
 pub fn alone<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     sinew::Runtime::builder().workers(1).build().unwrap().run(f)

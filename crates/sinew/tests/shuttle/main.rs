@@ -25,7 +25,6 @@ mod base {
 }
 #[path = "../../src/chan/mod.rs"]
 mod chan;
-#[path = "../../src/event/mod.rs"]
 mod event;
 #[path = "../../src/fiber/mod.rs"]
 mod fiber;

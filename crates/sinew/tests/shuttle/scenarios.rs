@@ -7,11 +7,13 @@ use std::time::Duration;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, MaxSteps, Runner};
 
-use crate::base::atomic::set_mutant;
+use crate::base::atomic::{AtomicU32, set_mutant};
+use crate::event::source::{Question, answer};
 use crate::rt::blocking::blocking;
 use crate::rt::runtime::{with_pool, with_workers};
 use crate::rt::spawn::Builder;
 use crate::rt::wait::Cut;
+use crate::sched::worker::here;
 use crate::time::{Cancel, Timer};
 use crate::{block_on, cancelled, current, park, park_timeout, scope, shield, sleep, spawn, timeout, try_block_on, yield_now};
 
@@ -245,15 +247,96 @@ fn a_lost_wake_is_noticed() {
         Runner::new(RandomScheduler::new(200), config()).run(scenario);
         return;
     }
-    let test = "scenarios::a_lost_wake_is_noticed";
+    fails_in_a_child("scenarios::a_lost_wake_is_noticed", CHILD);
+}
+
+/// The same for a bell that is not rung.
+#[test]
+fn a_lost_ring_is_noticed() {
+    const CHILD: &str = "SINEW_SHUTTLE_LOSE_RINGS";
+    if std::env::var_os(CHILD).is_some() {
+        set_mutant("no bell");
+        Runner::new(RandomScheduler::new(600), config()).run(answers_and_mail);
+        return;
+    }
+    fails_in_a_child("scenarios::a_lost_ring_is_noticed", CHILD);
+}
+
+fn fails_in_a_child(test: &str, variable: &str) {
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
-        .env(CHILD, "1")
+        .env(variable, "1")
         .env("RUST_BACKTRACE", "0")
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&child.stderr);
     assert!(!child.status.success() && said.contains("deadlock!"), "workers that are never woken went unnoticed: {said}");
+}
+
+/// Two fibers wait at their workers' sources, for answers that come at any time; a third is unparked by a thread meanwhile, perhaps while its worker sleeps there. Nobody is left asleep.
+fn answers_and_mail() {
+    with_workers(2, |group| {
+        let questions: Vec<Arc<Asked>> = (0..2).map(|_| Arc::default()).collect();
+        let askers: Vec<_> = questions
+            .iter()
+            .map(|asked| {
+                let asked = asked.clone();
+                Builder::new().spawn_in(group, move || asked.ask()).unwrap()
+            })
+            .collect();
+        let sleeper = Builder::new().spawn_in(group, park).unwrap();
+        // One answer comes at any time, the other after all else: its worker is to be woken by its bell alone.
+        let kernel = shuttle::thread::spawn({
+            let first = questions[0].clone();
+            move || first.answer()
+        });
+        kernel.join().unwrap();
+        while questions[1].place.load(SeqCst).is_null() {
+            shuttle::thread::yield_now();
+        }
+        // By then many schedules have put the workers to sleep.
+        (0..300).for_each(|_| shuttle::thread::yield_now());
+        sleeper.fiber().unpark();
+        sleeper.join().unwrap();
+        questions[1].answer();
+        askers.into_iter().for_each(|asker| asker.join().unwrap());
+    });
+}
+
+/// A question, which is asked when `place` is not null.
+#[derive(Default)]
+struct Asked {
+    place: std::sync::atomic::AtomicPtr<Question>,
+}
+
+impl Asked {
+    fn ask(&self) {
+        let worker = here().expect("on a worker");
+        let me = worker.current().expect("in a fiber");
+        let mut question = Question { answered: AtomicU32::new(0), bell: std::ptr::null() };
+        me.state.begin_wait();
+        worker.with_source(|source| source.ask(&mut question, me)).unwrap();
+        worker.count_source_wait(1);
+        self.place.store(&mut question, SeqCst);
+        // SAFETY: the wait was begun; the answer ends it.
+        unsafe { worker.suspend(me) };
+        worker.count_source_wait(-1);
+    }
+
+    fn answer(&self) {
+        loop {
+            // SAFETY: the frame waits for the answer.
+            match unsafe { self.place.load(SeqCst).as_ref() } {
+                Some(question) => return answer(question),
+                None => shuttle::thread::yield_now(),
+            }
+        }
+    }
+}
+
+#[test]
+fn answers_and_mail_reach_a_worker_that_sleeps_at_its_source() {
+    explore(answers_and_mail);
 }
 
 /// A cancel of the owner races its scope as it opens, fills with children that park, and closes: all children end.

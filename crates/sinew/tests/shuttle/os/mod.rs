@@ -15,6 +15,33 @@ pub mod state_lock;
 #[path = "../../../src/os/lock.rs"]
 pub mod real_lock;
 
+/// What wakes a worker from its source: who sleeps there looks at the count, see `event::source`.
+pub mod bell {
+    use std::io;
+
+    use crate::base::atomic::{AtomicU32, Relaxed, mutant};
+    use crate::os::futex;
+
+    pub struct Bell(AtomicU32);
+
+    impl Bell {
+        pub fn new() -> io::Result<Self> {
+            Ok(Self(AtomicU32::new(0)))
+        }
+
+        pub fn ring(&self) {
+            if !mutant("no bell") {
+                self.0.fetch_add(1, Relaxed);
+                futex::wake_one(&self.0);
+            }
+        }
+
+        pub fn word(&self) -> &AtomicU32 {
+            &self.0
+        }
+    }
+}
+
 /// A clock that goes on by a microsecond each time somebody looks.
 pub mod clock {
     use std::cell::Cell;

@@ -1,0 +1,232 @@
+//! Whether it is worth trying again: what epoll tells of one descriptor, and who waits for it.
+//!
+//! Edge-triggered: the kernel tells once that something has come, not that it is there. So nothing is remembered but how often it told (`edges`), and the rule is: read the number, try; if the
+//! try would block and the number is still the same, wait for it to change. An edge between try and wait is seen, whoever's epoll instance it came by.
+//!
+//! After a short read a stream socket is known to be empty: the next read need not try before it waits (`drained`), unless the peer has closed, or there was an error: that edge may have come
+//! together with the data, and no other follows.
+//!
+//! # Which instance holds a descriptor
+//! That of each worker whose fibers have waited for it. An edge then comes by each of them, and the first ends all waits; so a worker that computes for long delays no other's fibers.
+//!
+//! # Invariants
+//! I1. A `Readiness` is never freed: an event that was fetched before its descriptor was closed may still name it. To its next owner such an event is one try in vain. (So there is no need for a
+//!     version in the event, nor to take a descriptor out of the instances: closing it does, unless it was duplicated, and then what is left there is harmless.)
+//! I2. `edges` is changed under the lock, and so are the waiters' queues.
+//!
+//! # Memory order
+//! `edges` and the flags are looked at without the lock before a try (Acquire, meets the Release in `edge`): a stale look costs a try in vain, since the wait looks again under the lock.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::ptr;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU32};
+
+use crate::fiber::Claimed;
+use crate::fiber::waiters::{Waiter, Waiters};
+use crate::os::lock::{Held, Lock};
+
+/// What one waits for at a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read = 0,
+    Write = 1,
+}
+
+const BOTH: [Direction; 2] = [Direction::Read, Direction::Write];
+
+/// What is known of one direction.
+struct Side {
+    /// How often the kernel has told.
+    edges: AtomicU32,
+    /// The number of edges at which a try is known to be in vain, plus one.
+    drained: AtomicU32,
+    /// The peer has closed, or there was an error: every try may succeed.
+    ended: AtomicU32,
+}
+
+/// What epoll has told of one descriptor.
+pub(crate) struct Readiness {
+    sides: [Side; 2],
+    waiting: Lock<Waiting>,
+}
+
+pub(crate) struct Waiting {
+    waiters: [Waiters; 2],
+    /// The instances that hold the descriptor.
+    instances: Vec<u64>,
+}
+
+impl Waiting {
+    /// # Safety
+    /// As [`Waiters::push`].
+    pub(crate) unsafe fn push(&mut self, direction: Direction, waiter: &Waiter) {
+        // SAFETY: the caller's promise.
+        unsafe { self.waiters[direction as usize].push(waiter) };
+    }
+
+    /// # Safety
+    /// As [`Waiters::remove`].
+    pub(crate) unsafe fn remove(&mut self, direction: Direction, waiter: &Waiter) {
+        // SAFETY: the caller's promise.
+        unsafe { self.waiters[direction as usize].remove(waiter) };
+    }
+
+    /// Whether the instance with this number has yet to be told of the descriptor.
+    pub(crate) fn must_register(&self, instance: u64) -> bool {
+        !self.instances.contains(&instance)
+    }
+
+    pub(crate) fn note_registered(&mut self, instance: u64) {
+        self.instances.push(instance);
+    }
+}
+
+/// What is known of a direction before a try.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen(u32);
+
+impl Readiness {
+    fn new() -> Self {
+        let side = || Side { edges: AtomicU32::new(0), drained: AtomicU32::new(0), ended: AtomicU32::new(0) };
+        let waiting = Waiting { waiters: [Waiters::new(), Waiters::new()], instances: Vec::new() };
+        Self { sides: [side(), side()], waiting: Lock::new(waiting) }
+    }
+
+    /// To be read before a try.
+    pub(crate) fn seen(&self, direction: Direction) -> Seen {
+        // Acquire: meets the Release in `edge`; the try comes after the look.
+        Seen(self.sides[direction as usize].edges.load(Acquire))
+    }
+
+    /// Whether a try is known to be in vain.
+    pub(crate) fn is_drained(&self, direction: Direction, seen: Seen) -> bool {
+        let side = &self.sides[direction as usize];
+        side.drained.load(Relaxed) == seen.0.wrapping_add(1) && side.ended.load(Relaxed) == 0
+    }
+
+    /// A try after `seen` took all that there was.
+    pub(crate) fn note_drained(&self, direction: Direction, seen: Seen) {
+        self.sides[direction as usize].drained.store(seen.0.wrapping_add(1), Relaxed);
+    }
+
+    pub(crate) fn lock(&self) -> Held<'_, Waiting> {
+        self.waiting.lock()
+    }
+
+    pub(crate) fn waiting(&self) -> &Lock<Waiting> {
+        &self.waiting
+    }
+
+    /// Whether nothing has come since `seen`. Under the lock.
+    pub(crate) fn is_still(&self, direction: Direction, seen: Seen) -> bool {
+        self.sides[direction as usize].edges.load(Relaxed) == seen.0
+    }
+
+    /// The kernel has told; hands each whose wait that ended to `woken`, after the unlock or, if it is of another worker, at any time.
+    pub(crate) fn edge(&self, told: Told, mut woken: impl FnMut(Claimed)) {
+        let mut waiting = self.waiting.lock();
+        for direction in BOTH {
+            let side = &self.sides[direction as usize];
+            if told.ended {
+                side.ended.store(1, Relaxed);
+            }
+            if told.directions[direction as usize] {
+                // Release: meets the Acquire in `seen`.
+                side.edges.fetch_add(1, Release);
+                while let Some(claimed) = waiting.waiters[direction as usize].claim_first(|()| ()) {
+                    woken(claimed);
+                }
+            }
+        }
+    }
+
+    fn vacate(&self) {
+        let mut waiting = self.waiting.lock();
+        debug_assert!(waiting.waiters.iter().all(Waiters::is_empty), "a descriptor was closed by its owner while somebody waits at it");
+        waiting.instances.clear();
+        for side in &self.sides {
+            side.drained.store(0, Relaxed);
+            side.ended.store(0, Relaxed);
+            // What a late event says of the last owner is not said of the next at the same number.
+            side.edges.fetch_add(1, Release);
+        }
+    }
+}
+
+/// What one event says.
+#[derive(Clone, Copy)]
+pub(crate) struct Told {
+    pub(crate) directions: [bool; 2],
+    pub(crate) ended: bool,
+}
+
+/// Those without a descriptor (I1).
+static VACANT: Lock<Vec<&'static Readiness>> = Lock::new(Vec::new());
+
+/// A descriptor's readiness: none until one of its users has to wait at an epoll instance.
+pub(crate) struct Watch(AtomicPtr<Readiness>);
+
+impl Watch {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// What is known, if anything is.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&'static Readiness> {
+        // Acquire: meets the AcqRel in `get_or_make`. SAFETY: never freed (I1).
+        unsafe { self.0.load(Acquire).as_ref() }
+    }
+
+    pub(crate) fn get_or_make(&self) -> &'static Readiness {
+        if let Some(readiness) = self.get() {
+            return readiness;
+        }
+        let vacant = VACANT.lock().pop();
+        let new = vacant.unwrap_or_else(|| Box::leak(Box::new(Readiness::new())));
+        // AcqRel: meets the Acquire in `get`, and its own of another thread that was first.
+        match self.0.compare_exchange(ptr::null_mut(), ptr::from_ref(new).cast_mut(), AcqRel, Acquire) {
+            Ok(_) => new,
+            Err(first) => {
+                VACANT.lock().push(new);
+                // SAFETY: never freed (I1).
+                unsafe { &*first }
+            }
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // SAFETY: never freed (I1).
+        if let Some(readiness) = unsafe { self.0.get_mut().as_ref() } {
+            readiness.vacate();
+            VACANT.lock().push(readiness);
+        }
+    }
+}
+
+/// Makes sure that the instance `epoll`, with this number, tells of `fd`.
+///
+/// # Errors
+/// What the kernel says; `EPERM` for what epoll does not take, such as plain files.
+pub(crate) fn register(readiness: &'static Readiness, fd: RawFd, epoll: RawFd, instance: u64) -> io::Result<()> {
+    let events = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLET) as u32;
+    let mut event = libc::epoll_event { events, u64: ptr::from_ref(readiness) as u64 };
+    let mut ask = |what| {
+        // SAFETY: the event outlives the call.
+        match unsafe { libc::epoll_ctl(epoll, what, fd, &mut event) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    match ask(libc::EPOLL_CTL_ADD) {
+        // A duplicate of a descriptor that had this number, and was closed: its place is taken over.
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => ask(libc::EPOLL_CTL_MOD)?,
+        added => added?,
+    }
+    readiness.lock().note_registered(instance);
+    Ok(())
+}

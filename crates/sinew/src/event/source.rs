@@ -1,0 +1,139 @@
+//! Where one worker's fibers wait for the kernel: a ring, or an epoll instance.
+//!
+//! A worker opens its source when one of its fibers first waits for I/O; a program without I/O has none. A source is used by its worker's thread alone: fibers put
+//! what they wait for into it, the worker's loop [looks](Source::look) from time to time, and a worker with nothing to do [sleeps](Source::sleep) in it.
+//!
+//! The two drivers are of equal rank. With a ring an operation is handed to the kernel, which writes into the borrowed buffer and tells when it has (`uring.rs`). With
+//! epoll the kernel tells when it is worth trying, and the fiber tries (`epoll.rs`, `readiness.rs`).
+//!
+//! # Invariants
+//! I1. A source hands back fibers whose wait it has ended, and runs no user code (law E1).
+//! I2. A worker whose fibers wait here sleeps here: it is woken by what they wait for, by its [`Bell`], or by the earliest deadline.
+//! I3. A borrowed buffer is the kernel's until the completion of its operation is read (law E2). The fiber that lent it waits for that, whatever happens; so when all fibers of
+//!     a worker have ended, nothing of theirs is in the ring, and it may be closed. (To close it is no barrier by itself.)
+
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::epoll::Epoll;
+use super::uring::Uring;
+use crate::base::list::List;
+use crate::fiber::Control;
+use crate::os::bell::Bell;
+
+/// Turns of the worker's loop between two polls of epoll by a worker that always has ready fibers: a poll is a system call. Even, so that the loop's own order by turns holds. Arbitrary: some 500
+/// switches, 10 us of yields.
+pub(crate) const SOURCE_TURNS: u32 = 16;
+
+/// How a runtime's fibers do I/O.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Io {
+    /// The ring where the kernel allows it, else epoll.
+    #[default]
+    Auto,
+    /// `io_uring`: one ring per worker.
+    Uring,
+    /// `epoll`: one instance per worker.
+    Epoll,
+}
+
+/// What a worker opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driver {
+    Uring,
+    Epoll,
+}
+
+impl Driver {
+    /// The driver for what was asked; an error if the kernel refuses the one that was named.
+    pub(crate) fn choose(io: Io) -> io::Result<Driver> {
+        match io {
+            Io::Epoll => Ok(Driver::Epoll),
+            Io::Uring => match probe() {
+                Ok(()) => Ok(Driver::Uring),
+                Err(error) => Err(io::Error::new(error.kind(), format!("the kernel refuses io_uring ({error}): {REMEDY}"))),
+            },
+            Io::Auto => Ok(*AUTO.get_or_init(|| match probe() {
+                Ok(()) => Driver::Uring,
+                Err(error) => {
+                    eprintln!("sinew: I/O goes by epoll, since the kernel refuses io_uring ({error}); SINEW_IO=epoll silences this line");
+                    Driver::Epoll
+                }
+            })),
+        }
+    }
+}
+
+const REMEDY: &str = "ask for Io::Epoll or Io::Auto, or allow it (/proc/sys/kernel/io_uring_disabled, the container's seccomp profile)";
+
+/// What `Auto` came to, once for the process.
+static AUTO: OnceLock<Driver> = OnceLock::new();
+
+static REFUSE_RING: AtomicBool = AtomicBool::new(false);
+
+/// Lets every further look for a ring fail, as in a container that forbids it. For tests.
+pub(crate) fn refuse_ring() {
+    REFUSE_RING.store(true, Ordering::Relaxed);
+}
+
+/// Whether there can be a ring with all that is needed of it.
+fn probe() -> io::Result<()> {
+    if REFUSE_RING.load(Ordering::Relaxed) {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    Uring::open(&Bell::new()?).map(drop)
+}
+
+/// The source of one worker.
+pub(crate) enum Source {
+    Uring(Box<Uring>),
+    Epoll(Box<Epoll>),
+}
+
+impl Source {
+    /// Opens one that `bell` wakes. The bell outlives it.
+    pub(crate) fn open(driver: Driver, bell: &Bell) -> io::Result<Self> {
+        Ok(match driver {
+            Driver::Uring => Source::Uring(Box::new(Uring::open(bell)?)),
+            Driver::Epoll => Source::Epoll(Box::new(Epoll::open(bell)?)),
+        })
+    }
+
+    pub(crate) fn is_ring(&self) -> bool {
+        matches!(self, Source::Uring(_))
+    }
+
+    /// Whether something is to be told to the kernel.
+    #[inline]
+    pub(crate) fn has_unsent(&self) -> bool {
+        matches!(self, Source::Uring(ring) if ring.has_unsent())
+    }
+
+    /// Whether [`look`](Self::look) would find something that has come already. A look at memory.
+    #[inline]
+    pub(crate) fn has_found(&self) -> bool {
+        match self {
+            Source::Uring(ring) => ring.has_found(),
+            Source::Epoll(epoll) => epoll.has_found(),
+        }
+    }
+
+    /// Tells the kernel what is to be told, and ends the waits for what has come: appends the fibers to `woken`. `turn` counts the worker's turns.
+    #[inline]
+    pub(crate) fn look(&mut self, turn: u32, woken: &List<Control>) {
+        match self {
+            Source::Uring(ring) => ring.look(woken),
+            Source::Epoll(epoll) => epoll.look(turn, woken),
+        }
+    }
+
+    /// Sleeps until something has come, the bell rings, or it is `deadline_ns`. Returns early for no reason at all. What has come is for the next `look`.
+    pub(crate) fn sleep(&mut self, deadline_ns: u64) {
+        match self {
+            Source::Uring(ring) => ring.sleep(deadline_ns),
+            Source::Epoll(epoll) => epoll.sleep(deadline_ns),
+        }
+    }
+}

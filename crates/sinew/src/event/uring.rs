@@ -1,0 +1,218 @@
+//! The ring: operations handed to the kernel, which says when each is done.
+//!
+//! Fibers only put their operations into the ring's memory; one system call per turn of the worker's loop hands over those of all fibers, and the one that puts an idle worker to sleep does so
+//! too. The result of an operation goes straight into the frame that waits for it.
+//!
+//! # Flags
+//! `SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG`: completions are not forced upon a running worker by interrupts, but posted when it asks for them; a flag in memory says that there are some. No other
+//! thread could see them before, but none could use them: the fibers are settled. `COOP_TASKRUN`, where the kernel is older than 6.1, costs up to a fifth more with 10,000 connections (ARCHITECTURE,
+//! "Input and output").
+//!
+//! # Invariants
+//! I1. `user_data` is the address of a [`Completion`] in a frame that waits until its result is there (law E2), or one of the small numbers below, which nobody waits for.
+//! I2. An operation that was put into the ring is told to the kernel before the worker sleeps.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::RawFd;
+
+use io_uring::squeue::Entry;
+use io_uring::types::{Fd, Timespec};
+use io_uring::{IoUring, cqueue, opcode};
+
+use crate::base::list::List;
+use crate::fiber::Control;
+use crate::fiber::state::Cause;
+use crate::os::bell::Bell;
+use crate::os::clock;
+
+/// Operations that can wait to be told to the kernel. Each is 64 bytes; when they are more, the kernel is entered in between. Arbitrary: four times the switches of a turn.
+const ENTRIES: u32 = 256;
+/// Completions that the ring holds. More are kept by the kernel, and brought by the next call.
+const COMPLETIONS: u32 = 4096;
+
+/// `user_data` of a cancel: its own result says nothing (the operation's does).
+const NOBODY: u64 = 0;
+/// `user_data` of the watch over the bell.
+const BELL: u64 = 1;
+
+const ENTER_GETEVENTS: u32 = 1;
+const ENTER_EXT_ARG: u32 = 1 << 3;
+/// The worker's sleep is no wait for a disk: without it every idle worker counts as one, and top shows a busy machine.
+const ENTER_NO_IOWAIT: u32 = 1 << 7;
+
+/// What an operation came to, in the frame that waits for it.
+pub(crate) struct Completion {
+    control: *const Control,
+    result: Cell<Option<i32>>,
+}
+
+impl Completion {
+    /// For an operation of the caller, whose control block this is.
+    pub(crate) fn new(control: &Control) -> Self {
+        Self { control, result: Cell::new(None) }
+    }
+
+    /// What the kernel said; `None` until then.
+    pub(crate) fn result(&self) -> Option<io::Result<usize>> {
+        self.result.get().map(|result| usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result)))
+    }
+
+    fn key(&self) -> u64 {
+        std::ptr::from_ref(self) as u64
+    }
+}
+
+/// The ring of one worker.
+pub(crate) struct Uring {
+    ring: IoUring,
+    bell: RawFd,
+    sleep_flags: u32,
+    /// Reaped while there was no list to put them in.
+    woken: List<Control>,
+}
+
+impl Uring {
+    /// An error if the kernel has no ring for us, or not all that we need of it.
+    pub(crate) fn open(bell: &Bell) -> io::Result<Self> {
+        let mut builder = IoUring::builder();
+        builder.setup_single_issuer().setup_taskrun_flag().setup_submit_all().setup_clamp().setup_cqsize(COMPLETIONS).dontfork();
+        let ring = match builder.clone().setup_defer_taskrun().build(ENTRIES) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => builder.setup_coop_taskrun().build(ENTRIES)?,
+            built => built?,
+        };
+        let params = ring.params();
+        if !params.is_feature_nodrop() || !params.is_feature_ext_arg() || !params.is_feature_fast_poll() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel's io_uring is too old (before 6.0)"));
+        }
+        let sleep_flags = if params.is_feature_no_iowait() { ENTER_NO_IOWAIT } else { 0 };
+        let mut this = Self { ring, bell: bell.fd(), sleep_flags, woken: List::new() };
+        this.watch_bell();
+        Ok(this)
+    }
+
+    /// Asks to be told of each ring of the bell.
+    fn watch_bell(&mut self) {
+        let watch = opcode::PollAdd::new(Fd(self.bell), libc::POLLIN as u32).multi(true).build().user_data(BELL);
+        // SAFETY: no memory of ours is involved.
+        unsafe { self.put(&watch) };
+    }
+
+    #[inline]
+    pub(crate) fn has_unsent(&self) -> bool {
+        // SAFETY: this thread alone has the ring, and no other view of the queue is alive.
+        unsafe { !self.ring.submission_shared().is_empty() }
+    }
+
+    #[inline]
+    pub(crate) fn has_found(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { !self.ring.completion_shared().is_empty() || self.ring.submission_shared().taskrun() || !self.woken.is_empty() }
+    }
+
+    /// Puts an operation into the ring; its result goes to `completion`, and then ends its owner's wait.
+    ///
+    /// # Safety
+    /// All that `entry` points to, and `completion`, stay in place until the completion has a result (law E2). Its owner begins a wait before its worker next looks.
+    pub(crate) unsafe fn submit(&mut self, entry: Entry, completion: &Completion) {
+        // SAFETY: the caller's promise.
+        unsafe { self.put(&entry.user_data(completion.key())) };
+    }
+
+    /// Asks the kernel to give the operation of `completion` up. Its result comes all the same, and may be a success.
+    pub(crate) fn cancel(&mut self, completion: &Completion) {
+        let cancel = opcode::AsyncCancel::new(completion.key()).build().user_data(NOBODY);
+        // SAFETY: no memory of ours is involved.
+        unsafe { self.put(&cancel) };
+    }
+
+    unsafe fn put(&mut self, entry: &Entry) {
+        loop {
+            // SAFETY: the caller's promise.
+            if unsafe { self.ring.submission().push(entry) }.is_ok() {
+                return;
+            }
+            // It is full. What completes meanwhile is not told to anybody before the next look.
+            self.send(0);
+            self.reap();
+        }
+    }
+
+    /// Tells the kernel what is in the ring.
+    fn send(&mut self, flags: u32) {
+        let unsent = self.ring.submission().len() as u32;
+        self.enter(unsent, 0, flags, None);
+    }
+
+    /// Errors are let pass: what was not told is told the next time (EBUSY: the kernel holds too many completions for us, EAGAIN: it has no memory now, EINTR).
+    fn enter(&mut self, unsent: u32, wanted: u32, flags: u32, limit: Option<&Timespec>) {
+        let submitter = self.ring.submitter();
+        // SAFETY: what the entries point to is kept by those who put them there (I1); the limit outlives the call.
+        let _ = unsafe {
+            match limit {
+                Some(limit) => {
+                    let arg = GetEvents { sigmask: 0, sigmask_len: 0, min_wait_us: 0, limit: std::ptr::from_ref(limit) as u64 };
+                    submitter.enter(unsent, wanted, flags | ENTER_EXT_ARG, Some(&arg))
+                }
+                None => submitter.enter::<libc::sigset_t>(unsent, wanted, flags, None),
+            }
+        };
+    }
+
+    pub(crate) fn look(&mut self, woken: &List<Control>) {
+        let queue = self.ring.submission();
+        let (unsent, owed) = (queue.len(), queue.taskrun() || queue.cq_overflow());
+        drop(queue);
+        if unsent != 0 || owed {
+            self.send(ENTER_GETEVENTS);
+        }
+        self.reap();
+        woken.append(&self.woken);
+    }
+
+    pub(crate) fn sleep(&mut self, deadline_ns: u64) {
+        let unsent = self.ring.submission().len() as u32;
+        let flags = ENTER_GETEVENTS | self.sleep_flags;
+        if deadline_ns == u64::MAX {
+            return self.enter(unsent, 1, flags, None);
+        }
+        let left = deadline_ns.saturating_sub(clock::now_ns());
+        let limit = Timespec::new().sec(left / 1_000_000_000).nsec((left % 1_000_000_000) as u32);
+        self.enter(unsent, u32::from(left != 0), flags, Some(&limit));
+    }
+
+    /// Reads all completions that are there. They are no more than the operations under way, so this ends.
+    fn reap(&mut self) {
+        let mut bell_is_gone = false;
+        for entry in self.ring.completion() {
+            match entry.user_data() {
+                NOBODY => {}
+                BELL => bell_is_gone |= !cqueue::more(entry.flags()),
+                key => {
+                    let completion = key as *const Completion;
+                    // SAFETY: I1 - the frame waits until its result is there, so both it and its fiber's block are alive. It is a fiber of this worker (F5), whom
+                    // another cause may have claimed, and queued, already.
+                    unsafe {
+                        (*completion).result.set(Some(entry.result()));
+                        let control = (*completion).control;
+                        if let Some(claimed) = (*control).claim(Cause::Woken) {
+                            self.woken.push(claimed.control.cast_mut());
+                        }
+                    }
+                }
+            }
+        }
+        if bell_is_gone {
+            self.watch_bell();
+        }
+    }
+}
+
+/// `struct io_uring_getevents_arg`.
+#[repr(C)]
+struct GetEvents {
+    sigmask: u64,
+    sigmask_len: u32,
+    min_wait_us: u32,
+    limit: u64,
+}

@@ -1,0 +1,170 @@
+//! The operations that programs do often. Where each is done is decided here, and nowhere else in this folder.
+//!
+//! All go to the blocking pool, but for what can be had without waiting. A read of what lies in the page cache is tried first, on the worker
+//! (`preadv2` with `RWF_NOWAIT`): it costs a microsecond, the way to the pool and back ten. A write is not tried: few file systems can tell beforehand that it would not wait.
+//! Whatever the trial says but "so many bytes" is asked again in the pool: some kernels took a page that was not there for the end of the file.
+//!
+//! A regular file's cursor has a lock in the kernel, which a read holds while it waits for the disk. So nothing that uses the cursor is tried on
+//! the worker while another such call of the same handle is in the pool.
+//!
+//! # Not here
+//! Closing: `close(2)`, on the worker, when the handle is dropped. It is quick for local files; where it is not (a network's file system that writes back at
+//! close), `sync_all` before it takes the time instead, and tells of errors.
+
+use std::ffi::{CStr, CString, c_int};
+use std::fs::{File, Metadata};
+use std::io::{self, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::base::atomic::{AtomicU32, Relaxed};
+use crate::rt::ask::{ask, ask_after};
+
+/// Bytes that are worth a trial on the worker, at most: as long to copy as the way to the pool takes.
+const TRIAL_BYTES_MAX: usize = 64 << 10;
+/// Where a call that uses the cursor reads, as `preadv2` is told.
+const AT_CURSOR: i64 = -1;
+
+/// An open file.
+pub(super) struct Handle {
+    pub(super) file: File,
+    /// Calls that use the cursor, in the pool.
+    under_way: AtomicU32,
+}
+
+impl Handle {
+    pub(super) fn new(file: File) -> Self {
+        Self { file, under_way: AtomicU32::new(0) }
+    }
+
+    /// Opens the file at `path`.
+    #[track_caller]
+    pub(super) fn open(path: &Path, flags: c_int, mode: libc::mode_t) -> io::Result<Self> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        ask(|| open(&path, flags, mode)).map(Self::new)
+    }
+
+    #[track_caller]
+    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.at_cursor(buffer, |buffer| self.try_read(&mut [IoSliceMut::new(buffer)], AT_CURSOR), |buffer| (&self.file).read(buffer))
+    }
+
+    #[track_caller]
+    pub(super) fn read_vectored(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.at_cursor(buffers, |buffers| self.try_read(buffers, AT_CURSOR), |buffers| (&self.file).read_vectored(buffers))
+    }
+
+    /// Reads all that is left, in one stay in the pool.
+    #[track_caller]
+    pub(super) fn read_to_end(&self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        self.at_cursor(buffer, |_| None, |buffer| (&self.file).read_to_end(buffer))
+    }
+
+    #[track_caller]
+    pub(super) fn read_to_string(&self, buffer: &mut String) -> io::Result<usize> {
+        self.at_cursor(buffer, |_| None, |buffer| (&self.file).read_to_string(buffer))
+    }
+
+    #[track_caller]
+    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.at_cursor(bytes, |_| None, |bytes| (&self.file).write(bytes))
+    }
+
+    #[track_caller]
+    pub(super) fn write_vectored(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.at_cursor(buffers, |_| None, |buffers| (&self.file).write_vectored(buffers))
+    }
+
+    /// Moves the cursor, on the worker if the file need not be asked where its end is.
+    #[track_caller]
+    pub(super) fn seek(&self, to: SeekFrom) -> io::Result<u64> {
+        let try_here = |_: &mut ()| if let SeekFrom::End(_) = to { None } else { (&self.file).seek(to).ok() };
+        self.at_cursor((), try_here, |()| (&self.file).seek(to))
+    }
+
+    #[track_caller]
+    pub(super) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let try_here = |buffer: &mut &mut [u8]| self.try_read(&mut [IoSliceMut::new(buffer)], i64::try_from(offset).ok()?);
+        ask_after(buffer, try_here, |buffer| self.file.read_at(buffer, offset))
+    }
+
+    #[track_caller]
+    pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        ask(|| self.file.write_at(bytes, offset))
+    }
+
+    #[track_caller]
+    pub(super) fn sync_all(&self) -> io::Result<()> {
+        ask(|| self.file.sync_all())
+    }
+
+    #[track_caller]
+    pub(super) fn sync_data(&self) -> io::Result<()> {
+        ask(|| self.file.sync_data())
+    }
+
+    #[track_caller]
+    pub(super) fn metadata(&self) -> io::Result<Metadata> {
+        ask(|| self.file.metadata())
+    }
+
+    /// Does `call`, which uses the cursor, in the pool, unless the cursor is free and `at_once` does it here.
+    #[track_caller]
+    fn at_cursor<W: Send, T: Send>(
+        &self,
+        what: W,
+        at_once: impl FnOnce(&mut W) -> Option<T>,
+        call: impl FnOnce(W) -> io::Result<T> + Send,
+    ) -> io::Result<T> {
+        ask_after(
+            what,
+            |what| if self.under_way.load(Relaxed) == 0 { at_once(what) } else { None },
+            |what| {
+                self.under_way.fetch_add(1, Relaxed);
+                let done = call(what);
+                self.under_way.fetch_sub(1, Relaxed);
+                done
+            },
+        )
+    }
+
+    /// Reads what is there to be read without waiting, if anything is and it is not too much.
+    fn try_read(&self, buffers: &mut [IoSliceMut<'_>], offset: i64) -> Option<usize> {
+        if buffers.iter().map(|buffer| buffer.len()).sum::<usize>() > TRIAL_BYTES_MAX {
+            return None;
+        }
+        let count = c_int::try_from(buffers.len()).ok()?;
+        // SAFETY: an `IoSliceMut` is an `iovec` in memory; the buffers are borrowed for the call, which is over when it returns.
+        let read = unsafe { libc::preadv2(self.file.as_raw_fd(), buffers.as_ptr().cast(), count, offset, libc::RWF_NOWAIT) };
+        usize::try_from(read).ok().filter(|&read| read > 0)
+    }
+}
+
+/// What is known of the file at `path`.
+#[track_caller]
+pub(super) fn metadata(path: &Path) -> io::Result<Metadata> {
+    ask(|| std::fs::metadata(path))
+}
+
+/// As [`metadata`], of the link itself where there is one.
+#[track_caller]
+pub(super) fn symlink_metadata(path: &Path) -> io::Result<Metadata> {
+    ask(|| std::fs::symlink_metadata(path))
+}
+
+fn open(path: &CStr, flags: c_int, mode: libc::mode_t) -> io::Result<File> {
+    loop {
+        // SAFETY: a C string, which stays for the call.
+        let descriptor = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC | libc::O_LARGEFILE, libc::c_uint::from(mode)) };
+        if descriptor >= 0 {
+            // SAFETY: it was opened just now, and is nobody's yet.
+            return Ok(unsafe { File::from_raw_fd(descriptor) });
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The process's own input and output.
+//!
+//! Their descriptors are shared with other processes, a shell most of all, so they cannot be made non-blocking. Input is waited for before it is read, so that a wait can be cut short; the
+//! read itself goes to the blocking pool, since another process may have been quicker. Output goes through std's own buffers, so that what `println!` writes keeps its place; whole in the pool.
+//!
+//! Input has a buffer of its own, apart from std's: nothing can be asked of std's that would not wait.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, IsTerminal, Lines, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use crate::rt::ask::ask;
+use crate::rt::io::{Interest, poll};
+use crate::sync::{LazyLock, Mutex, MutexGuard};
+
+static INPUT: LazyLock<Mutex<BufReader<Source>>> = LazyLock::new(|| Mutex::new(BufReader::new(Source)));
+
+/// The descriptor of the process's input.
+struct Source;
+
+impl Read for Source {
+    #[track_caller]
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let input = input();
+        poll(input, Interest::Readable)?;
+        let read = ask(|| {
+            // SAFETY: the kernel writes into the buffer, as long as it is.
+            usize::try_from(unsafe { libc::read(input.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) })
+                .map_err(|_| io::Error::last_os_error())
+        });
+        match read {
+            // As std: a process without input finds its end.
+            Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(0),
+            read => read,
+        }
+    }
+}
+
+fn input() -> BorrowedFd<'static> {
+    // SAFETY: the number is the process's input for all its life, as std takes it to be.
+    unsafe { BorrowedFd::borrow_raw(libc::STDIN_FILENO) }
+}
+
+/// A handle to the process's input. As [`std::io::stdin`].
+///
+/// It has a buffer, which all handles share, but not with std's: a program uses the one or the other.
+///
+/// # Examples
+/// ```no_run
+/// for line in sinew::io::stdin().lines() {
+///     println!("{}", line?);
+/// }
+/// # std::io::Result::Ok(())
+/// ```
+pub fn stdin() -> Stdin {
+    Stdin(())
+}
+
+/// The process's input. See [`stdin`].
+///
+/// # Suspends
+/// A read does until there is input, or its end. A [cancel point](crate::cancelled): cut short, what was read so far is where it was read to.
+#[derive(Debug)]
+pub struct Stdin(());
+
+impl Stdin {
+    /// Locks the input for one reader; waits while another has it, and that is no cancel point.
+    #[track_caller]
+    pub fn lock(&self) -> StdinLock<'static> {
+        StdinLock { input: INPUT.lock() }
+    }
+
+    /// Reads a line, with its end, and adds it to `line`; gives the number of bytes, `0` at the end of input.
+    ///
+    /// # Errors
+    /// The system's; `InvalidData` if it is not UTF-8; and as every cancel point.
+    #[track_caller]
+    pub fn read_line(&self, line: &mut String) -> io::Result<usize> {
+        self.lock().read_line(line)
+    }
+
+    /// Gives all lines to come.
+    #[track_caller]
+    pub fn lines(self) -> Lines<StdinLock<'static>> {
+        self.lock().lines()
+    }
+}
+
+impl Read for Stdin {
+    #[track_caller]
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.lock().read(buffer)
+    }
+}
+
+impl Read for &Stdin {
+    #[track_caller]
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.lock().read(buffer)
+    }
+}
+
+/// The process's input, [locked](Stdin::lock).
+pub struct StdinLock<'a> {
+    input: MutexGuard<'a, BufReader<Source>>,
+}
+
+impl Read for StdinLock<'_> {
+    #[track_caller]
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.input.read(buffer)
+    }
+}
+
+impl BufRead for StdinLock<'_> {
+    #[track_caller]
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.input.fill_buf()
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.input.consume(amount);
+    }
+}
+
+impl fmt::Debug for StdinLock<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StdinLock").finish_non_exhaustive()
+    }
+}
+
+/// Reads all that is left as text. As [`std::io::read_to_string`].
+///
+/// # Errors
+/// The reader's; `InvalidData` if it is not UTF-8.
+pub fn read_to_string<R: Read>(mut reader: R) -> io::Result<String> {
+    let mut text = String::new();
+    reader.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// A handle to the process's output. As [`std::io::stdout`], whose buffer it shares: what goes through it and what `println!` writes keep their order.
+///
+/// `println!` is fine in a fiber as long as whoever reads keeps up: one that does not blocks the worker. Through this handle, it blocks the fiber alone.
+///
+/// # Examples
+/// ```
+/// use std::io::Write;
+/// let mut out = sinew::io::stdout();
+/// writeln!(out, "{} fibers", 7)?;
+/// # std::io::Result::Ok(())
+/// ```
+pub fn stdout() -> Stdout {
+    Stdout(())
+}
+
+/// A handle to the process's output for errors. As [`std::io::stderr`]: nothing is buffered.
+pub fn stderr() -> Stderr {
+    Stderr(())
+}
+
+/// The process's output. See [`stdout`].
+///
+/// # Suspends
+/// Writes do, and are [cancel points](crate::cancelled) at their entry: once begun, they run to their end.
+#[derive(Debug)]
+pub struct Stdout(());
+
+/// The process's output for errors. See [`stderr`].
+///
+/// # Suspends
+/// As [`Stdout`].
+#[derive(Debug)]
+pub struct Stderr(());
+
+/// Writing through one of std's handles, in the pool. What is formatted is put together first: one way there and back, and nothing of others in between.
+macro_rules! written_in_the_pool {
+    ($stream:ident) => {
+        impl Write for &$stream {
+            #[track_caller]
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                ask(|| $stream::std().write(bytes))
+            }
+
+            #[track_caller]
+            fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+                ask(|| $stream::std().write_all(bytes))
+            }
+
+            #[track_caller]
+            fn write_fmt(&mut self, text: fmt::Arguments<'_>) -> io::Result<()> {
+                match text.as_str() {
+                    Some(text) => self.write_all(text.as_bytes()),
+                    None => self.write_all(text.to_string().as_bytes()),
+                }
+            }
+
+            #[track_caller]
+            fn flush(&mut self) -> io::Result<()> {
+                ask(|| $stream::std().flush())
+            }
+        }
+
+        impl Write for $stream {
+            #[track_caller]
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                (&*self).write(bytes)
+            }
+
+            #[track_caller]
+            fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+                (&*self).write_all(bytes)
+            }
+
+            #[track_caller]
+            fn write_fmt(&mut self, text: fmt::Arguments<'_>) -> io::Result<()> {
+                (&*self).write_fmt(text)
+            }
+
+            #[track_caller]
+            fn flush(&mut self) -> io::Result<()> {
+                (&*self).flush()
+            }
+        }
+    };
+}
+
+impl Stdout {
+    fn std() -> io::Stdout {
+        io::stdout()
+    }
+}
+
+impl Stderr {
+    fn std() -> io::Stderr {
+        io::stderr()
+    }
+}
+
+written_in_the_pool!(Stdout);
+written_in_the_pool!(Stderr);
+
+/// What std's streams have besides.
+macro_rules! has_descriptor {
+    ($($stream:ident: $number:ident),*) => {$(
+        impl AsFd for $stream {
+            fn as_fd(&self) -> BorrowedFd<'_> {
+                // SAFETY: as in `input`.
+                unsafe { BorrowedFd::borrow_raw(libc::$number) }
+            }
+        }
+
+        impl AsRawFd for $stream {
+            fn as_raw_fd(&self) -> RawFd {
+                libc::$number
+            }
+        }
+
+        impl $stream {
+            /// Whether it is a terminal. As the method of [`IsTerminal`], which no other crate can give its types.
+            pub fn is_terminal(&self) -> bool {
+                self.as_fd().is_terminal()
+            }
+        }
+    )*};
+}
+
+has_descriptor!(Stdin: STDIN_FILENO, Stdout: STDOUT_FILENO, Stderr: STDERR_FILENO);

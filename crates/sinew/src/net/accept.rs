@@ -1,0 +1,43 @@
+//! Accepting, also when there are no descriptors left.
+//!
+//! `accept` fails with EMFILE while the connection stays in the queue, so a loop that tries again at once spins, and one that gives up takes no connection any more. Here it waits a little
+//! longer each time and tries again; and says so, once per shortage.
+
+use std::io;
+use std::time::Duration;
+
+use crate::rt::cancel::cancelled;
+use crate::rt::wait::{Me, sleep};
+
+/// The waits between tries. Arbitrary: soon enough to go unnoticed when it was a peak, and 10 tries a second while it lasts.
+const FIRST_WAIT: Duration = Duration::from_millis(1);
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
+
+/// Accepts by `accept`, and waits where it fails for want of descriptors or memory. A connection that was aborted before it was accepted is no error of the listener.
+///
+/// # Errors
+/// All others; and as every cancel point.
+pub(super) fn until_accepted<T>(waits: bool, mut accept: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut wait = FIRST_WAIT;
+    loop {
+        match accept() {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EPROTO)) => {}
+            Err(error) if waits && is_shortage(&error) => {
+                if wait == FIRST_WAIT {
+                    eprintln!("sinew: accept waits: {error}; connections stay in the queue until there is room (ulimit -n, or close some)");
+                }
+                sleep(wait);
+                if cancelled() {
+                    // As the next cancel point would say.
+                    Me::now().cancel_point_at_entry()?;
+                }
+                wait = (wait * 2).min(LONGEST_WAIT);
+            }
+            done => return done,
+        }
+    }
+}
+
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}

@@ -1,0 +1,98 @@
+//! Addresses from names, off the workers.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs as Std};
+
+use crate::rt::blocking::blocking;
+
+/// What names one address or several: as std's trait of this name, for the same types.
+///
+/// Our own, since a name is looked up by a call that blocks (`getaddrinfo`): that is done by [`blocking`](crate::blocking()), and not at all where the text is an address.
+pub trait ToSocketAddrs {
+    /// The addresses.
+    ///
+    /// # Suspends
+    /// Yes, if a name has to be looked up. No cancel point.
+    ///
+    /// # Errors
+    /// If the text is malformed, or the name is unknown.
+    fn to_socket_addrs(&self) -> io::Result<std::vec::IntoIter<SocketAddr>>;
+}
+
+fn known(addr: impl Into<SocketAddr>) -> io::Result<std::vec::IntoIter<SocketAddr>> {
+    Ok(vec![addr.into()].into_iter())
+}
+
+fn look_up<A: Std + Sync + ?Sized>(names: &A) -> io::Result<std::vec::IntoIter<SocketAddr>> {
+    let found: io::Result<Vec<SocketAddr>> = blocking(|| names.to_socket_addrs().map(Iterator::collect));
+    Ok(found?.into_iter())
+}
+
+macro_rules! known {
+    ($($addr:ty),*) => {
+        $(impl ToSocketAddrs for $addr {
+            fn to_socket_addrs(&self) -> io::Result<std::vec::IntoIter<SocketAddr>> {
+                known(*self)
+            }
+        })*
+    };
+}
+
+known!(SocketAddr, SocketAddrV4, SocketAddrV6, (IpAddr, u16), (Ipv4Addr, u16), (Ipv6Addr, u16));
+
+impl ToSocketAddrs for (&str, u16) {
+    fn to_socket_addrs(&self) -> io::Result<std::vec::IntoIter<SocketAddr>> {
+        match self.0.parse::<IpAddr>() {
+            Ok(ip) => known((ip, self.1)),
+            Err(_) => look_up(self),
+        }
+    }
+}
+
+impl ToSocketAddrs for (String, u16) {
+    fn to_socket_addrs(&self) -> io::Result<std::vec::IntoIter<SocketAddr>> {
+        ToSocketAddrs::to_socket_addrs(&(&*self.0, self.1))
+    }
+}
+
+impl ToSocketAddrs for str {
+    fn to_socket_addrs(&self) -> io::Result<std::vec::IntoIter<SocketAddr>> {
+        match self.parse::<SocketAddr>() {
+            Ok(addr) => known(addr),
+            Err(_) => look_up(self),
+        }
+    }
+}
+
+impl ToSocketAddrs for String {
+    fn to_socket_addrs(&self) -> io::Result<std::vec::IntoIter<SocketAddr>> {
+        ToSocketAddrs::to_socket_addrs(&**self)
+    }
+}
+
+impl ToSocketAddrs for [SocketAddr] {
+    fn to_socket_addrs(&self) -> io::Result<std::vec::IntoIter<SocketAddr>> {
+        Ok(Vec::from(self).into_iter())
+    }
+}
+
+impl<T: ToSocketAddrs + ?Sized> ToSocketAddrs for &T {
+    fn to_socket_addrs(&self) -> io::Result<std::vec::IntoIter<SocketAddr>> {
+        (**self).to_socket_addrs()
+    }
+}
+
+/// Tries `f` with one address after the other.
+///
+/// # Errors
+/// The last one's, or that there is none.
+pub(super) fn each<T>(addrs: impl ToSocketAddrs, mut f: impl FnMut(SocketAddr) -> io::Result<T>) -> io::Result<T> {
+    let mut last = None;
+    for addr in addrs.to_socket_addrs()? {
+        match f(addr) {
+            Ok(done) => return Ok(done),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "could not resolve to any addresses")))
+}

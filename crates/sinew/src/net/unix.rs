@@ -1,0 +1,258 @@
+//! Unix sockets, as `std::os::unix::net` has them.
+
+use std::io;
+use std::net::Shutdown;
+use std::os::unix::net as std_unix;
+use std::path::Path;
+
+pub use std::os::unix::net::SocketAddr;
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::accept::until_accepted;
+use super::{calls, socket, stream, timeouts};
+use crate::rt::io::{Descriptor, Direction, Try, perform};
+
+/// A connection between two processes of this machine, or within one.
+///
+/// As [`std::os::unix::net::UnixStream`].
+///
+/// # Suspends
+/// As [`TcpStream`](super::TcpStream).
+///
+/// # Examples
+/// ```
+/// use std::io::{Read, Write};
+/// let (mut near, mut far) = sinew::net::unix::UnixStream::pair()?;
+/// near.write_all(b"hello")?;
+/// let mut buf = [0; 5];
+/// far.read_exact(&mut buf)?;
+/// assert_eq!(&buf, b"hello");
+/// # std::io::Result::Ok(())
+/// ```
+pub struct UnixStream {
+    pub(super) descriptor: Descriptor<std_unix::UnixStream>,
+}
+
+socket!(UnixStream, std_unix::UnixStream);
+timeouts!(UnixStream);
+stream!(UnixStream);
+
+impl UnixStream {
+    /// Connects to the socket at `path`.
+    ///
+    /// # Suspends
+    /// Yes, while its queue of connections is full. A cancel point.
+    ///
+    /// # Errors
+    /// What the system says; and as every cancel point.
+    #[track_caller]
+    pub fn connect(path: impl AsRef<Path>) -> io::Result<Self> {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+        let descriptor = Descriptor::of_nonblocking(std_unix::UnixStream::from(std::os::fd::OwnedFd::from(socket)));
+        let addr = SockAddr::unix(path)?;
+        calls::connect_unix(&descriptor, &addr)?;
+        Ok(Self::of(descriptor))
+    }
+
+    /// Connects to the socket at `addr`.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    #[track_caller]
+    pub fn connect_addr(addr: &SocketAddr) -> io::Result<Self> {
+        match addr.as_pathname() {
+            Some(path) => Self::connect(path),
+            None => Ok(Self::of(Descriptor::new(std_unix::UnixStream::connect_addr(addr)?)?)),
+        }
+    }
+
+    /// Two that are connected to each other.
+    ///
+    /// # Errors
+    /// What the system says, as for all that follow.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (one, two) = std_unix::UnixStream::pair()?;
+        Ok((Self::of(Descriptor::new(one)?), Self::of(Descriptor::new(two)?)))
+    }
+
+    /// The address of this side.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.std().local_addr()
+    }
+
+    /// The address of the other side.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.std().peer_addr()
+    }
+
+    /// Closes one direction, or both.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.std().shutdown(how)
+    }
+}
+
+/// A socket that takes connections at a path.
+///
+/// As [`std::os::unix::net::UnixListener`].
+pub struct UnixListener {
+    descriptor: Descriptor<std_unix::UnixListener>,
+}
+
+socket!(UnixListener, std_unix::UnixListener);
+
+impl UnixListener {
+    /// Listens at `path`, which must not exist.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
+        Ok(Self::of(Descriptor::new(std_unix::UnixListener::bind(path)?)?))
+    }
+
+    /// Listens at `addr`.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn bind_addr(addr: &SocketAddr) -> io::Result<Self> {
+        Ok(Self::of(Descriptor::new(std_unix::UnixListener::bind_addr(addr)?)?))
+    }
+
+    /// Waits for a connection, as [`TcpListener::accept`](super::TcpListener::accept).
+    ///
+    /// # Suspends
+    /// Yes. A [cancel point](crate::cancelled).
+    ///
+    /// # Errors
+    /// What the system says; and as every cancel point.
+    #[track_caller]
+    pub fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
+        let accept = || perform(&self.descriptor, Try(Direction::Read, |listener: &std_unix::UnixListener| listener.accept()));
+        let (stream, addr) = until_accepted(!self.descriptor.is_nonblocking(), accept)?;
+        Ok((UnixStream::of(Descriptor::new(stream)?), addr))
+    }
+
+    /// The connections, one after the other, for ever.
+    pub fn incoming(&self) -> Incoming<'_> {
+        Incoming { listener: self }
+    }
+
+    /// The address it listens at.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.std().local_addr()
+    }
+}
+
+/// The connections of a listener; see [`UnixListener::incoming`].
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    listener: &'a UnixListener,
+}
+
+impl Iterator for Incoming<'_> {
+    type Item = io::Result<UnixStream>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.listener.accept().map(|(stream, _)| stream))
+    }
+}
+
+impl std::iter::FusedIterator for Incoming<'_> {}
+
+/// A socket for datagrams within this machine.
+///
+/// As [`std::os::unix::net::UnixDatagram`].
+///
+/// # Suspends
+/// Sending and receiving do, where std's would block. They are [cancel points](crate::cancelled).
+pub struct UnixDatagram {
+    descriptor: Descriptor<std_unix::UnixDatagram>,
+}
+
+socket!(UnixDatagram, std_unix::UnixDatagram);
+timeouts!(UnixDatagram);
+
+impl UnixDatagram {
+    /// A socket at `path`, which must not exist.
+    ///
+    /// # Errors
+    /// What the system says, as for all that follow; those that wait also as every cancel point.
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
+        Ok(Self::of(Descriptor::new(std_unix::UnixDatagram::bind(path)?)?))
+    }
+
+    /// A socket at `addr`.
+    pub fn bind_addr(addr: &SocketAddr) -> io::Result<Self> {
+        Ok(Self::of(Descriptor::new(std_unix::UnixDatagram::bind_addr(addr)?)?))
+    }
+
+    /// A socket without an address.
+    pub fn unbound() -> io::Result<Self> {
+        Ok(Self::of(Descriptor::new(std_unix::UnixDatagram::unbound()?)?))
+    }
+
+    /// Two that are connected to each other.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (one, two) = std_unix::UnixDatagram::pair()?;
+        Ok((Self::of(Descriptor::new(one)?), Self::of(Descriptor::new(two)?)))
+    }
+
+    /// Makes the socket at `path` the one to send to and receive from.
+    pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.std().connect(path)
+    }
+
+    /// Makes the socket at `addr` the one to send to and receive from.
+    pub fn connect_addr(&self, addr: &SocketAddr) -> io::Result<()> {
+        self.std().connect_addr(addr)
+    }
+
+    /// The address of this side.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.std().local_addr()
+    }
+
+    /// The address of the other side, if it is connected.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.std().peer_addr()
+    }
+
+    /// Closes one direction, or both.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.std().shutdown(how)
+    }
+
+    /// Receives one datagram, and its sender. What does not fit into `buf` is lost.
+    #[track_caller]
+    pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        perform(&self.descriptor, Try(Direction::Read, |socket: &std_unix::UnixDatagram| socket.recv_from(buf)))
+    }
+
+    /// Receives one datagram.
+    #[track_caller]
+    pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        perform(&self.descriptor, Try(Direction::Read, |socket: &std_unix::UnixDatagram| socket.recv(buf)))
+    }
+
+    /// Sends one datagram to the socket at `path`.
+    #[track_caller]
+    pub fn send_to(&self, buf: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
+        let path = path.as_ref();
+        perform(&self.descriptor, Try(Direction::Write, |socket: &std_unix::UnixDatagram| socket.send_to(buf, path)))
+    }
+
+    /// Sends one datagram to the socket at `addr`.
+    #[track_caller]
+    pub fn send_to_addr(&self, buf: &[u8], addr: &SocketAddr) -> io::Result<usize> {
+        perform(&self.descriptor, Try(Direction::Write, |socket: &std_unix::UnixDatagram| socket.send_to_addr(buf, addr)))
+    }
+
+    /// Sends one datagram to the connected socket.
+    #[track_caller]
+    pub fn send(&self, buf: &[u8]) -> io::Result<usize> {
+        perform(&self.descriptor, Try(Direction::Write, |socket: &std_unix::UnixDatagram| socket.send(buf)))
+    }
+}

@@ -1,0 +1,206 @@
+//! A child that was started.
+
+use std::io::{self, Read};
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use super::{ExitStatus, Output};
+use crate::rt::ask::ask;
+use crate::rt::cancel::shield;
+use crate::rt::io::{Interest, poll};
+use crate::rt::pipe::{Pipe, reading_end, writing_end};
+use crate::rt::scope::scope;
+use crate::rt::wait::enter_cancel_point;
+
+/// A child process. As [`std::process::Child`].
+///
+/// Dropped, it runs on, as std's does, and stays as a zombie when it ends until this process does: [`wait`](Self::wait) for every child.
+#[derive(Debug)]
+pub struct Child {
+    /// Where the child reads from, if that was [piped](super::Stdio::piped).
+    pub stdin: Option<ChildStdin>,
+    /// What the child writes, if that was piped.
+    pub stdout: Option<ChildStdout>,
+    /// What the child writes as errors, if that was piped.
+    pub stderr: Option<ChildStderr>,
+    std: std::process::Child,
+    /// Readable when the child has ended. None where the system has no such thing.
+    ended: Option<OwnedFd>,
+}
+
+impl Child {
+    pub(super) fn new(mut child: std::process::Child) -> io::Result<Self> {
+        let pipe = |end: Option<OwnedFd>| end.map(Pipe::new).transpose();
+        let stdin = pipe(child.stdin.take().map(OwnedFd::from))?.map(|pipe| ChildStdin { pipe });
+        let stdout = pipe(child.stdout.take().map(OwnedFd::from))?.map(|pipe| ChildStdout { pipe });
+        let stderr = pipe(child.stderr.take().map(OwnedFd::from))?.map(|pipe| ChildStderr { pipe });
+        Ok(Self { stdin, stdout, stderr, ended: open_pidfd(child.id()), std: child })
+    }
+
+    /// Gives the child's number.
+    pub fn id(&self) -> u32 {
+        self.std.id()
+    }
+
+    /// Kills the child (SIGKILL). It is no error if it has ended and was waited for.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.std.kill()
+    }
+
+    /// Closes the child's input and waits for its end.
+    ///
+    /// # Suspends
+    /// Yes, until the child ends. A [cancel point](crate::cancelled): cut short, it leaves the child running, to be killed or waited for again. Where the system has no `pidfd`, it is one at its
+    /// entry only.
+    ///
+    /// # Errors
+    /// The system's; and as every cancel point.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let mut child = sinew::process::Command::new("sleep").arg("3600").spawn()?;
+    /// let late = sinew::timeout(Duration::from_millis(1), || child.wait());
+    /// assert!(late.is_err());
+    /// child.kill()?;
+    /// assert!(!child.wait()?.success());
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[track_caller]
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        drop(self.stdin.take());
+        enter_cancel_point()?;
+        loop {
+            if let Some(status) = self.std.try_wait()? {
+                return Ok(status);
+            }
+            match &self.ended {
+                Some(ended) => poll(ended, Interest::Readable)?,
+                None => ask(|| wait_without_reaping(self.std.id()))?,
+            }
+        }
+    }
+
+    /// Gives how the child ended, if it has. Does not suspend.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.std.try_wait()
+    }
+
+    /// Closes the child's input, reads all that it writes where that was piped, and waits for its end.
+    ///
+    /// # Suspends
+    /// Yes, until the child ends. A [cancel point](crate::cancelled): cut short, it kills the child, which nobody else could, and what was written is lost.
+    ///
+    /// # Errors
+    /// The system's; and as every cancel point.
+    #[track_caller]
+    pub fn wait_with_output(mut self) -> io::Result<Output> {
+        drop(self.stdin.take());
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let read = read_both(self.stdout.take(), &mut stdout, self.stderr.take(), &mut stderr);
+        if let Err(error) = read {
+            self.end();
+            return Err(error);
+        }
+        Ok(Output { status: self.wait_or_kill()?, stdout, stderr })
+    }
+
+    /// As `wait`, by the last who could kill it.
+    #[track_caller]
+    pub(super) fn wait_or_kill(mut self) -> io::Result<ExitStatus> {
+        let ended = self.wait();
+        if ended.is_err() {
+            self.end();
+        }
+        ended
+    }
+
+    /// Kills the child and waits for that, whatever comes.
+    #[cold]
+    fn end(&mut self) {
+        if self.kill().is_ok() {
+            let _ = shield(|| self.wait());
+        }
+    }
+}
+
+/// Reads both at once: a child that writes much to the one while the other is waited for would never end.
+#[track_caller]
+fn read_both(
+    stdout: Option<ChildStdout>,
+    from_stdout: &mut Vec<u8>,
+    stderr: Option<ChildStderr>,
+    from_stderr: &mut Vec<u8>,
+) -> io::Result<()> {
+    match (stdout, stderr) {
+        (None, None) => Ok(()),
+        (Some(mut stdout), None) => stdout.read_to_end(from_stdout).map(drop),
+        (None, Some(mut stderr)) => stderr.read_to_end(from_stderr).map(drop),
+        (Some(mut stdout), Some(mut stderr)) => scope(|s| {
+            let second = s.spawn(move || stderr.read_to_end(from_stderr));
+            let first = stdout.read_to_end(from_stdout);
+            let second = second.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            first.and(second).map(drop)
+        }),
+    }
+}
+
+/// A descriptor that is readable when the child of this number has ended; the caller has not waited for it, so the number is its own.
+fn open_pidfd(child: u32) -> Option<OwnedFd> {
+    // SAFETY: two numbers go in.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, child, 0) };
+    // SAFETY: it was opened just now, and is nobody's yet.
+    (descriptor >= 0).then(|| unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
+}
+
+/// Blocks until the child has ended, and leaves it to be waited for.
+fn wait_without_reaping(child: u32) -> io::Result<()> {
+    loop {
+        // SAFETY: the call writes to memory of this frame alone, for which zeros are a value.
+        let waited = unsafe {
+            let mut what: libc::siginfo_t = std::mem::zeroed();
+            libc::waitid(libc::P_PID, child, &mut what, libc::WEXITED | libc::WNOWAIT)
+        };
+        match io::Error::last_os_error() {
+            _ if waited == 0 => return Ok(()),
+            error if error.kind() == io::ErrorKind::Interrupted => {}
+            error => return Err(error),
+        }
+    }
+}
+
+/// Where a child reads from. Dropped, it is closed, and the child finds the end.
+///
+/// # Suspends
+/// A write does while the pipe is full. A [cancel point](crate::cancelled): cut short, it has written nothing.
+#[derive(Debug)]
+pub struct ChildStdin {
+    pipe: Pipe,
+}
+
+writing_end!(ChildStdin);
+
+/// What a child writes.
+///
+/// # Suspends
+/// A read does until the child has written something, or closed its end. A [cancel point](crate::cancelled): cut short, it has read nothing.
+#[derive(Debug)]
+pub struct ChildStdout {
+    pipe: Pipe,
+}
+
+reading_end!(ChildStdout);
+
+/// What a child writes as errors. As [`ChildStdout`].
+#[derive(Debug)]
+pub struct ChildStderr {
+    pipe: Pipe,
+}
+
+reading_end!(ChildStderr);

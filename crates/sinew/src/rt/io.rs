@@ -1,0 +1,588 @@
+//! How a fiber, or a plain thread, does I/O on a descriptor: the one way that sockets, pipes and files go.
+//!
+//! A [`Call`] is one operation, said in two ways: as an entry of the ring, and as a system call that does not block. [`perform`] does it: where the call would block, a fiber waits at its worker's
+//! source, for the ring's answer or for epoll's word that it is worth another try; a thread waits in `poll`.
+//!
+//! # Try first, or ask the ring first?
+//! A read is tried unless the last one took all there was: then the ring is asked at once, which saves a system call that would be in vain. A write to a stream goes to the ring at once, together
+//! with those of all other fibers of this turn: one system call for all of them. Everything else is tried. The measurements are in ARCHITECTURE ("Input and output").
+//!
+//! # Invariants
+//! I1. (law E2) What the ring was given, the caller's buffer and the `Completion` in this frame, stays here until the ring has answered, also when the wait was cut short: then the operation is
+//!     given up, and its answer waited for, whatever it is. An answer that brings data is returned, late or not.
+//! I2. Nothing is lost: a call that fails because its caller was cancelled, or late, has done nothing.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use io_uring::opcode;
+use io_uring::squeue::Entry;
+use io_uring::types::Fd;
+
+use super::context::fiber;
+use super::wait::{CancelPoint, Me, enter_cancel_point};
+pub(crate) use crate::event::readiness::Direction;
+use crate::event::readiness::{Readiness, Seen, Watch, register};
+use crate::event::source::Source;
+use crate::event::uring::Completion;
+use crate::fiber::Control;
+use crate::fiber::state::{Cause, Ends};
+use crate::fiber::waiters::Waiter;
+use crate::fiber::why::{At, Why};
+use crate::os::clock;
+use crate::sched::worker::Worker;
+
+/// One operation on a descriptor that holds an `S`.
+pub(crate) trait Call<S> {
+    type Output;
+
+    fn direction(&self) -> Direction;
+
+    /// What its wait is called.
+    fn why(&self) -> At;
+
+    /// As a system call. It does not block: the descriptor is non-blocking.
+    fn call(&mut self, socket: &S) -> io::Result<Self::Output>;
+
+    /// As an entry of the ring; `None` if the ring is only to tell when to try. What it points to is borrowed by the call.
+    fn entry(&mut self, _fd: Fd) -> Option<Entry> {
+        None
+    }
+
+    /// Whether the ring is asked before anything is tried.
+    fn prefers_ring(&self) -> bool {
+        false
+    }
+
+    /// What the ring's answer to the entry, a success, comes to.
+    fn answer(&mut self, _answer: usize) -> io::Result<Self::Output> {
+        unreachable!("it has no entry")
+    }
+
+    /// Whether this outcome says that the next call of its kind would block.
+    fn drains(&self, _output: &Self::Output) -> bool {
+        false
+    }
+}
+
+/// A call that the ring does not know, or need not.
+pub(crate) struct Try<F>(pub(crate) Direction, pub(crate) F);
+
+impl<S, T, F: FnMut(&S) -> io::Result<T>> Call<S> for Try<F> {
+    type Output = T;
+
+    fn direction(&self) -> Direction {
+        self.0
+    }
+
+    fn why(&self) -> At {
+        why(self.0)
+    }
+
+    fn call(&mut self, socket: &S) -> io::Result<T> {
+        (self.1)(socket)
+    }
+}
+
+fn why(direction: Direction) -> At {
+    match direction {
+        Direction::Read => At::Readable,
+        Direction::Write => At::Writable,
+    }
+}
+
+/// A socket, pipe or other descriptor that fibers wait at. It is non-blocking in the kernel; whether it blocks its users is `nonblocking`.
+pub(crate) struct Descriptor<S> {
+    socket: S,
+    watch: Watch,
+    /// By direction; `0`: none.
+    timeouts_ns: [AtomicU64; 2],
+    /// Whether calls fail where they would wait.
+    nonblocking: AtomicBool,
+    /// Whether the last read took all there was.
+    drained: AtomicBool,
+}
+
+impl<S: AsFd> Descriptor<S> {
+    /// Takes a descriptor, blocking or not, and makes it non-blocking.
+    ///
+    /// # Errors
+    /// What the kernel says; it does not refuse a socket, a pipe or a terminal.
+    pub(crate) fn new(socket: S) -> io::Result<Self> {
+        set_nonblocking(socket.as_fd(), true)?;
+        Ok(Self::of_nonblocking(socket))
+    }
+
+    /// Takes one that is non-blocking already.
+    pub(crate) fn of_nonblocking(socket: S) -> Self {
+        Self {
+            socket,
+            watch: Watch::new(),
+            timeouts_ns: [AtomicU64::new(0), AtomicU64::new(0)],
+            nonblocking: AtomicBool::new(false),
+            drained: AtomicBool::new(false),
+        }
+    }
+
+    /// One for `socket`, a duplicate of this one's, with the same time-outs.
+    pub(crate) fn clone_as(&self, socket: S) -> Self {
+        let clone = Self::of_nonblocking(socket);
+        for (to, from) in clone.timeouts_ns.iter().zip(&self.timeouts_ns) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+        clone.nonblocking.store(self.nonblocking.load(Relaxed), Relaxed);
+        clone
+    }
+
+    /// Gives it up, blocking unless its users asked for the contrary: as std would have it.
+    pub(crate) fn into_inner(self) -> S {
+        if !self.nonblocking.load(Relaxed) {
+            // It cannot fail on a valid descriptor.
+            let _ = set_nonblocking(self.socket.as_fd(), false);
+        }
+        self.socket
+    }
+
+    pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
+        self.nonblocking.store(nonblocking, Relaxed);
+    }
+
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Relaxed)
+    }
+
+    pub(crate) fn timeout(&self, direction: Direction) -> Option<Duration> {
+        match self.timeouts_ns[direction as usize].load(Relaxed) {
+            0 => None,
+            ns => Some(Duration::from_nanos(ns)),
+        }
+    }
+
+    /// # Errors
+    /// For a time-out of zero, as std.
+    pub(crate) fn set_timeout(&self, direction: Direction, timeout: Option<Duration>) -> io::Result<()> {
+        if timeout == Some(Duration::ZERO) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "cannot set a 0 duration timeout"));
+        }
+        let ns = timeout.map_or(0, |timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        self.timeouts_ns[direction as usize].store(ns, Relaxed);
+        Ok(())
+    }
+
+    fn deadline_ns(&self, direction: Direction) -> u64 {
+        self.timeout(direction).map_or(u64::MAX, clock::deadline_ns)
+    }
+
+    pub(crate) fn socket(&self) -> &S {
+        &self.socket
+    }
+
+    fn raw_fd(&self) -> RawFd {
+        self.socket.as_fd().as_raw_fd()
+    }
+}
+
+fn set_nonblocking(fd: BorrowedFd<'_>, nonblocking: bool) -> io::Result<()> {
+    let mut on = libc::c_int::from(nonblocking);
+    // SAFETY: the number outlives the call.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONBIO, &mut on) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// What a system call that gives a count, or -1, came to.
+pub(crate) fn count(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Does one operation, and waits where it would block: at most for the descriptor's own time-out.
+///
+/// # Errors
+/// What the system says; `WouldBlock` when the descriptor's own time-out is over, as std; and as every cancel point: [`Cancelled`](crate::Cancelled) as source, or `TimedOut`.
+#[track_caller]
+pub(crate) fn perform<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, call: C) -> io::Result<C::Output> {
+    let deadline_ns = descriptor.deadline_ns(call.direction());
+    perform_until(descriptor, call, deadline_ns)
+}
+
+/// As [`perform`], at most until `deadline_ns`.
+#[track_caller]
+pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut call: C, deadline_ns: u64) -> io::Result<C::Output> {
+    enter_cancel_point()?;
+    let fiber = fiber();
+    let is_drained = call.direction() == Direction::Read && descriptor.drained.load(Relaxed);
+    let asks_first = is_drained || (call.prefers_ring() && fiber.is_some_and(|(worker, me)| worker.has_ring() && !me.must_not_suspend()));
+    let seen = descriptor.watch.get().map(|readiness| readiness.seen(call.direction()));
+    if !asks_first && let Some(done) = attempt(descriptor, &mut call) {
+        if let Some((worker, me)) = fiber {
+            worker.count_gift(me);
+        }
+        return done;
+    }
+    if descriptor.is_nonblocking() {
+        return attempt(descriptor, &mut call).unwrap_or_else(|| Err(would_block()));
+    }
+    let me = Me::to_wait();
+    match &me {
+        Me::Thread(_) => wait_as_thread(&me, descriptor, &mut call, deadline_ns),
+        Me::Fiber(worker, control) => {
+            let point = me.cancel_point()?;
+            let fiber = Caller { point: &point, worker, control };
+            match instance_of(worker)? {
+                None => wait_at_ring(&fiber, descriptor, &mut call, deadline_ns),
+                Some(instance) => {
+                    let tried = seen.filter(|_| !asks_first);
+                    wait_at_epoll(&fiber, instance, tried, descriptor, &mut call, deadline_ns)
+                }
+            }
+        }
+    }
+}
+
+/// A fiber that is about to wait.
+struct Caller<'a> {
+    point: &'a CancelPoint<'a>,
+    worker: &'a Worker,
+    control: &'a Control,
+}
+
+/// Tries once; `None` if it would block.
+#[inline]
+fn attempt<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, call: &mut C) -> Option<io::Result<C::Output>> {
+    loop {
+        match call.call(&descriptor.socket) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => {
+                note_drained(descriptor, call, &done);
+                return Some(done);
+            }
+        }
+    }
+}
+
+/// Remembers whether the next read would be in vain.
+#[inline]
+fn note_drained<S, C: Call<S>>(descriptor: &Descriptor<S>, call: &C, done: &io::Result<C::Output>) {
+    if call.direction() == Direction::Read {
+        let drained = matches!(done, Ok(output) if call.drains(output));
+        if descriptor.drained.load(Relaxed) != drained {
+            descriptor.drained.store(drained, Relaxed);
+        }
+    }
+}
+
+/// What a time-out of a descriptor's own gives.
+fn would_block() -> io::Error {
+    io::Error::from_raw_os_error(libc::EAGAIN)
+}
+
+/// The epoll instance of `worker`, and which one it is; `None` if it has a ring.
+fn instance_of(worker: &Worker) -> io::Result<Option<(RawFd, u64)>> {
+    worker.with_source(|source| match source {
+        Source::Uring(_) => None,
+        Source::Epoll(epoll) => Some((epoll.fd(), epoll.instance())),
+    })
+}
+
+fn wait_at_ring<S: AsFd, C: Call<S>>(
+    fiber: &Caller<'_>,
+    descriptor: &Descriptor<S>,
+    call: &mut C,
+    deadline_ns: u64,
+) -> io::Result<C::Output> {
+    let fd = Fd(descriptor.raw_fd());
+    if let Some(entry) = call.entry(fd) {
+        // SAFETY: what the entry points to is borrowed by `call`, which outlives this frame.
+        match unsafe { ask_ring(fiber, entry, call.why(), deadline_ns) } {
+            // The ring does not wait at such descriptors, or the time-out is over.
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+            Err(error) => return Err(error),
+            Ok(answer) => {
+                let done = call.answer(answer);
+                note_drained(descriptor, call, &done);
+                return done;
+            }
+        }
+    }
+    while !passed(deadline_ns) {
+        let entry = opcode::PollAdd::new(fd, poll_bits(call.direction()) as u32).build();
+        // SAFETY: nothing is lent.
+        match unsafe { ask_ring(fiber, entry, call.why(), deadline_ns) } {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+            Err(error) => return Err(error),
+            Ok(_) => {}
+        }
+        if let Some(done) = attempt(descriptor, call) {
+            return done;
+        }
+    }
+    Err(would_block())
+}
+
+fn passed(deadline_ns: u64) -> bool {
+    deadline_ns != u64::MAX && clock::now_ns() >= deadline_ns
+}
+
+/// Hands an operation to the ring and waits for its answer (I1).
+///
+/// # Safety
+/// What `entry` points to outlives the call, and is the kernel's until it returns.
+unsafe fn ask_ring(fiber: &Caller<'_>, entry: Entry, why: At, deadline_ns: u64) -> io::Result<usize> {
+    let Caller { point, worker, control } = fiber;
+    let completion = Completion::new(control);
+    point.begin(Why::At(why), Ends::BY_CLAIM)?;
+    // SAFETY: the caller's promise, and the completion stays in this frame until it has a result; the wait has begun.
+    with_ring(worker, |ring| unsafe { ring.submit(entry, &completion) });
+    worker.count_source_wait(1);
+    // SAFETY: the wait was begun above; the ring's answer, a cancel or the deadline ends it.
+    let ended = unsafe { point.wait_unnoted(deadline_ns) };
+    if completion.result().is_none() {
+        give_up(worker, control, &completion, why);
+    }
+    worker.count_source_wait(-1);
+    let result = completion.result().expect("its wait is over");
+    match (&result, ended) {
+        (Err(error), Err(cut)) if error.raw_os_error() == Some(libc::ECANCELED) => Err(point.note(cut).into()),
+        (Err(error), Ok(Cause::TimedOut)) if error.raw_os_error() == Some(libc::ECANCELED) => Err(would_block()),
+        _ => result,
+    }
+}
+
+/// Has the ring of the caller's worker do an operation, to its end, whatever happens meanwhile; `None` if the caller is no fiber, may not suspend, or its worker has no ring.
+///
+/// # Safety
+/// What the entry points to outlives the call, and is the kernel's until it returns.
+pub(crate) unsafe fn complete(why: At, entry: impl FnOnce() -> Entry) -> Option<io::Result<usize>> {
+    let (worker, control) = fiber().filter(|(_, control)| !control.must_not_suspend())?;
+    if !worker.with_source(|source| source.is_ring()).is_ok_and(|is_ring| is_ring) {
+        return None;
+    }
+    let completion = Completion::new(control);
+    // SAFETY: the caller's promise, and the completion stays in this frame until it has a result; the wait begins before the worker looks.
+    with_ring(worker, |ring| unsafe { ring.submit(entry(), &completion) });
+    worker.count_source_wait(1);
+    await_answer(worker, control, &completion, why);
+    worker.count_source_wait(-1);
+    completion.result()
+}
+
+/// Waits for the ring's answer, and for nothing else.
+fn await_answer(worker: &Worker, control: &Control, completion: &Completion, why: At) {
+    while completion.result().is_none() {
+        control.note_why(Why::At(why));
+        control.state.begin_wait();
+        // SAFETY: F2 - `control` is the fiber that runs here; the ring's answer ends the wait.
+        unsafe { worker.suspend(control) };
+    }
+}
+
+/// Asks the ring to give an operation up, and waits for its answer all the same.
+#[cold]
+fn give_up(worker: &Worker, control: &Control, completion: &Completion, why: At) {
+    with_ring(worker, |ring| ring.cancel(completion));
+    await_answer(worker, control, completion, why);
+}
+
+fn with_ring<T>(worker: &Worker, f: impl FnOnce(&mut crate::event::uring::Uring) -> T) -> T {
+    let used = worker.with_source(|source| match source {
+        Source::Uring(ring) => f(ring),
+        Source::Epoll(_) => unreachable!("a worker's source does not change"),
+    });
+    used.expect("it is open")
+}
+
+/// Tries, and waits for epoll's word before each further try. `tried`: it has tried already, after it had seen this.
+fn wait_at_epoll<S: AsFd, C: Call<S>>(
+    fiber: &Caller<'_>,
+    (epoll, instance): (RawFd, u64),
+    mut tried: Option<Seen>,
+    descriptor: &Descriptor<S>,
+    call: &mut C,
+    deadline_ns: u64,
+) -> io::Result<C::Output> {
+    let (readiness, direction) = (descriptor.watch.get_or_make(), call.direction());
+    let is_new = readiness.lock().must_register(instance);
+    if is_new {
+        // Whatever is there already is told of too: there is nothing to be tried before that.
+        tried = Some(readiness.seen(direction));
+        register(readiness, descriptor.raw_fd(), epoll, instance)?;
+    }
+    loop {
+        let (seen, tries) = match tried.take() {
+            Some(seen) => (seen, false),
+            None => (readiness.seen(direction), true),
+        };
+        if tries
+            && !readiness.is_drained(direction, seen)
+            && let Some(done) = attempt(descriptor, call)
+        {
+            if matches!(&done, Ok(output) if call.drains(output)) {
+                readiness.note_drained(direction, seen);
+            }
+            return done;
+        }
+        let waits = Waits { readiness, direction, seen, why: call.why() };
+        if wait_for_edge(fiber, &waits, deadline_ns)? == Cause::TimedOut {
+            return attempt(descriptor, call).unwrap_or_else(|| Err(would_block()));
+        }
+    }
+}
+
+/// What a fiber waits for at epoll.
+struct Waits {
+    readiness: &'static Readiness,
+    direction: Direction,
+    seen: Seen,
+    why: At,
+}
+
+/// Waits until epoll has told of something that came after what was seen.
+fn wait_for_edge(fiber: &Caller<'_>, waits: &Waits, deadline_ns: u64) -> io::Result<Cause> {
+    let Caller { point, worker, control } = fiber;
+    let Waits { readiness, direction, seen, why } = *waits;
+    let waiter = Waiter::new(control, ());
+    {
+        let mut waiting = readiness.lock();
+        if !readiness.is_still(direction, seen) {
+            return Ok(Cause::Woken);
+        }
+        if !point.begin_held(Why::At(why)) {
+            drop(waiting);
+            return Err(point.fail().into());
+        }
+        // SAFETY: it is new, and stays in this frame until its wait is over.
+        unsafe { waiting.push(direction, &waiter) };
+    }
+    worker.count_source_wait(1);
+    // SAFETY: the wait was begun above, with a waiter under the lock; an edge, a cancel or the deadline ends it.
+    let ended = unsafe { point.wait_at(readiness.waiting(), deadline_ns, |waiting| waiting.remove(direction, &waiter)) };
+    worker.count_source_wait(-1);
+    Ok(ended?)
+}
+
+fn poll_bits(direction: Direction) -> libc::c_short {
+    match direction {
+        Direction::Read => libc::POLLIN | libc::POLLRDHUP | libc::POLLPRI,
+        Direction::Write => libc::POLLOUT,
+    }
+}
+
+fn wait_as_thread<S: AsFd, C: Call<S>>(me: &Me, descriptor: &Descriptor<S>, call: &mut C, deadline_ns: u64) -> io::Result<C::Output> {
+    let point = me.cancel_point()?;
+    loop {
+        if let Some(done) = attempt(descriptor, call) {
+            return done;
+        }
+        if passed(deadline_ns) {
+            return Err(would_block());
+        }
+        me.cancel_point_at_entry()?;
+        poll_until(descriptor.raw_fd(), call.direction(), point.until_ns(deadline_ns))?;
+    }
+}
+
+/// Blocks this thread until `fd` is ready, or it is `deadline_ns`; `true` if it is ready.
+fn poll_until(fd: RawFd, direction: Direction, deadline_ns: u64) -> io::Result<bool> {
+    loop {
+        let mut asked = libc::pollfd { fd, events: poll_bits(direction), revents: 0 };
+        let limit = (deadline_ns != u64::MAX).then(|| {
+            let left = deadline_ns.saturating_sub(clock::now_ns());
+            libc::timespec { tv_sec: (left / 1_000_000_000) as _, tv_nsec: (left % 1_000_000_000) as _ }
+        });
+        // SAFETY: one entry, and the limit, outlive the call.
+        let found = unsafe { libc::ppoll(&mut asked, 1, limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref), std::ptr::null()) };
+        match found {
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            -1 => return Err(io::Error::last_os_error()),
+            0 => return Ok(false),
+            _ => return Ok(true),
+        }
+    }
+}
+
+/// What [`poll`] waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Interest {
+    /// That there is something to read, or the end, or an error.
+    Readable,
+    /// That there is room to write, or an error.
+    Writable,
+}
+
+/// Waits until a descriptor of any kind is ready: one of a C library, say, that is then used by calls that do not block.
+///
+/// It says what was the case when it looked: what is to be read may be taken by another before the caller comes to it. So use it with a descriptor that is non-blocking. What
+/// cannot be waited for, such as a plain file, is ready at once.
+///
+/// # Suspends
+/// Yes, until it is ready. A [cancel point](crate::cancelled).
+///
+/// # Errors
+/// If it is no descriptor; and as every cancel point.
+///
+/// # Examples
+/// ```
+/// use std::io::Write;
+/// let (mut near, far) = std::os::unix::net::UnixStream::pair()?;
+/// sinew::run(|| {
+///     near.write_all(b"x")?;
+///     sinew::io::poll(&far, sinew::io::Interest::Readable)
+/// })?;
+/// # std::io::Result::Ok(())
+/// ```
+#[track_caller]
+pub fn poll(fd: impl AsFd, interest: Interest) -> io::Result<()> {
+    let fd = fd.as_fd();
+    let direction = match interest {
+        Interest::Readable => Direction::Read,
+        Interest::Writable => Direction::Write,
+    };
+    enter_cancel_point()?;
+    if poll_until(fd.as_raw_fd(), direction, 0)? {
+        return Ok(());
+    }
+    let me = Me::to_wait();
+    let point = me.cancel_point()?;
+    let Me::Fiber(worker, control) = me else {
+        while !poll_until(fd.as_raw_fd(), direction, point.until_ns(u64::MAX))? {
+            me.cancel_point_at_entry()?;
+        }
+        return Ok(());
+    };
+    let fiber = Caller { point: &point, worker, control };
+    match instance_of(worker)? {
+        Some(instance) => poll_by_epoll(&fiber, instance, fd, direction),
+        None => {
+            let entry = opcode::PollAdd::new(Fd(fd.as_raw_fd()), poll_bits(direction) as u32).build();
+            // SAFETY: nothing is lent.
+            unsafe { ask_ring(&fiber, entry, why(direction), u64::MAX) }.map(drop)
+        }
+    }
+}
+
+/// By a duplicate: the number itself may be in this instance already.
+fn poll_by_epoll(fiber: &Caller<'_>, (epoll, instance): (RawFd, u64), fd: BorrowedFd<'_>, direction: Direction) -> io::Result<()> {
+    let own = fd.try_clone_to_owned()?;
+    let watch = Watch::new();
+    let readiness = watch.get_or_make();
+    let mut seen = readiness.seen(direction);
+    register(readiness, own.as_raw_fd(), epoll, instance)?;
+    let ended = loop {
+        let waits = Waits { readiness, direction, seen, why: why(direction) };
+        match wait_for_edge(fiber, &waits, u64::MAX) {
+            Err(error) => break Err(error),
+            Ok(_) => seen = readiness.seen(direction),
+        }
+        match poll_until(own.as_raw_fd(), direction, 0) {
+            Ok(false) => {}
+            ready => break ready.map(drop),
+        }
+    };
+    // SAFETY: takes the duplicate out of the instance; the original keeps the file open, so closing would not.
+    unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, own.as_raw_fd(), std::ptr::null_mut()) };
+    ended
+}

@@ -1,0 +1,169 @@
+//! One end of a pipe, as bytes go through it: what the ends that users have are made of.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::io::{Descriptor, Direction, Try, perform};
+
+/// One end of a pipe. Non-blocking in the kernel; so is every duplicate of it, but not the other end.
+///
+/// The ring only tells when to try: it does not wait in a read of a non-blocking pipe.
+pub(crate) struct Pipe {
+    descriptor: Descriptor<File>,
+}
+
+impl Pipe {
+    pub(crate) fn new(end: OwnedFd) -> io::Result<Self> {
+        Ok(Self { descriptor: Descriptor::new(end.into())? })
+    }
+
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { descriptor: self.descriptor.clone_as(self.descriptor.socket().try_clone()?) })
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.socket().as_fd()
+    }
+
+    /// Gives it up, blocking, as others expect it.
+    pub(crate) fn into_blocking(self) -> OwnedFd {
+        self.descriptor.into_inner().into()
+    }
+
+    #[track_caller]
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        perform(&self.descriptor, Try(Direction::Read, |mut file: &File| file.read(buffer)))
+    }
+
+    #[track_caller]
+    pub(crate) fn read_vectored(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        perform(&self.descriptor, Try(Direction::Read, |mut file: &File| file.read_vectored(buffers)))
+    }
+
+    #[track_caller]
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        perform(&self.descriptor, Try(Direction::Write, |mut file: &File| file.write(bytes)))
+    }
+
+    #[track_caller]
+    pub(crate) fn write_vectored(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+        perform(&self.descriptor, Try(Direction::Write, |mut file: &File| file.write_vectored(buffers)))
+    }
+}
+
+impl fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.descriptor.socket().fmt(f)
+    }
+}
+
+/// Gives a type around a `Pipe`, in its field `pipe`, what every end of a pipe has.
+macro_rules! pipe_end {
+    ($end:ident) => {
+        impl std::os::fd::AsFd for $end {
+            fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+                self.pipe.as_fd()
+            }
+        }
+
+        impl std::os::fd::AsRawFd for $end {
+            fn as_raw_fd(&self) -> std::os::fd::RawFd {
+                std::os::fd::AsRawFd::as_raw_fd(&self.pipe.as_fd())
+            }
+        }
+
+        /// It is blocking then.
+        impl From<$end> for std::os::fd::OwnedFd {
+            fn from(end: $end) -> Self {
+                end.pipe.into_blocking()
+            }
+        }
+
+        impl std::os::fd::IntoRawFd for $end {
+            fn into_raw_fd(self) -> std::os::fd::RawFd {
+                std::os::fd::IntoRawFd::into_raw_fd(std::os::fd::OwnedFd::from(self))
+            }
+        }
+
+        /// For a child process, to which it is blocking, as is every duplicate of it from then on.
+        impl From<$end> for std::process::Stdio {
+            fn from(end: $end) -> Self {
+                std::os::fd::OwnedFd::from(end).into()
+            }
+        }
+    };
+}
+
+/// As `pipe_end`, for one that is read.
+macro_rules! reading_end {
+    ($end:ident) => {
+        crate::rt::pipe::pipe_end!($end);
+
+        impl std::io::Read for &$end {
+            #[track_caller]
+            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                self.pipe.read(buffer)
+            }
+
+            #[track_caller]
+            fn read_vectored(&mut self, buffers: &mut [std::io::IoSliceMut<'_>]) -> std::io::Result<usize> {
+                self.pipe.read_vectored(buffers)
+            }
+        }
+
+        impl std::io::Read for $end {
+            #[track_caller]
+            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                self.pipe.read(buffer)
+            }
+
+            #[track_caller]
+            fn read_vectored(&mut self, buffers: &mut [std::io::IoSliceMut<'_>]) -> std::io::Result<usize> {
+                self.pipe.read_vectored(buffers)
+            }
+        }
+    };
+}
+
+/// As `pipe_end`, for one that is written.
+macro_rules! writing_end {
+    ($end:ident) => {
+        crate::rt::pipe::pipe_end!($end);
+
+        impl std::io::Write for &$end {
+            #[track_caller]
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.pipe.write(bytes)
+            }
+
+            #[track_caller]
+            fn write_vectored(&mut self, buffers: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
+                self.pipe.write_vectored(buffers)
+            }
+
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+
+        impl std::io::Write for $end {
+            #[track_caller]
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.pipe.write(bytes)
+            }
+
+            #[track_caller]
+            fn write_vectored(&mut self, buffers: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
+                self.pipe.write_vectored(buffers)
+            }
+
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+    };
+}
+
+pub(crate) use {pipe_end, reading_end, writing_end};

@@ -1,0 +1,303 @@
+//! Pipes, copies and the standard streams, in fibers and on threads.
+
+mod common;
+
+use std::io::{BufRead, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use common::{alone, everywhere, in_child, is_cancelled, is_child, until};
+use sinew::io::{self, PipeReader, PipeWriter, pipe};
+use sinew::{current, no_suspend, scope, spawn, timeout};
+
+/// More than a pipe holds.
+const MUCH: usize = 1_000_000;
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|index| (index * 13 + index / 257) as u8).collect()
+}
+
+#[test]
+fn a_pipe_carries_more_than_it_holds() {
+    everywhere(|| {
+        let (mut reader, mut writer) = pipe().unwrap();
+        let sent = pattern(MUCH);
+        scope(|s| {
+            s.spawn(|| {
+                writer.write_all(&sent).unwrap();
+                drop(writer);
+            });
+            let mut received = Vec::new();
+            reader.read_to_end(&mut received).unwrap();
+            assert!(received == sent);
+            assert_eq!(reader.read(&mut [0; 10]).unwrap(), 0, "the end stays the end");
+        });
+    });
+}
+
+#[test]
+fn many_readers_and_writers_of_one_pipe_lose_nothing() {
+    everywhere(|| {
+        let (reader, writer) = pipe().unwrap();
+        let (sum, sent) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        scope(|s| {
+            for _ in 0..5 {
+                let mut writer = writer.try_clone().unwrap();
+                let (sent, sum) = (&sent, &sum);
+                s.spawn(move || {
+                    let bytes = pattern(50_000);
+                    sent.fetch_add(bytes.iter().map(|&byte| usize::from(byte)).sum(), SeqCst);
+                    writer.write_all(&bytes).unwrap();
+                });
+                let mut reader = reader.try_clone().unwrap();
+                s.spawn(move || {
+                    let mut buffer = [0; 1000];
+                    loop {
+                        match reader.read(&mut buffer).unwrap() {
+                            0 => return,
+                            count => sum.fetch_add(buffer[..count].iter().map(|&byte| usize::from(byte)).sum(), SeqCst),
+                        };
+                    }
+                });
+            }
+            drop(writer);
+        });
+        assert_eq!(sum.load(SeqCst), sent.load(SeqCst));
+    });
+}
+
+#[test]
+fn ends_that_are_gone_are_told() {
+    everywhere(|| {
+        let (mut reader, writer) = pipe().unwrap();
+        drop(writer);
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+        let (reader, mut writer) = pipe().unwrap();
+        drop(reader);
+        assert_eq!(writer.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+        // While one waits.
+        let (mut reader, writer) = pipe().unwrap();
+        let waiter = spawn(move || reader.read(&mut [0]).unwrap());
+        sinew::yield_now();
+        drop(writer);
+        assert_eq!(waiter.join().unwrap(), 0);
+    });
+}
+
+#[test]
+fn vectors_and_nothing_go_through_a_pipe() {
+    everywhere(|| {
+        let (reader, writer) = pipe().unwrap();
+        assert_eq!((&writer).write_vectored(&[IoSlice::new(b"ab"), IoSlice::new(b""), IoSlice::new(b"cde")]).unwrap(), 5);
+        assert_eq!((&writer).write(b"").unwrap(), 0);
+        assert_eq!((&reader).read(&mut []).unwrap(), 0);
+        let (mut first, mut second) = ([0; 3], [0; 4]);
+        assert_eq!((&reader).read_vectored(&mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)]).unwrap(), 5);
+        assert_eq!((&first, &second), (b"abc", b"de\0\0"));
+    });
+}
+
+#[test]
+fn a_wait_at_a_pipe_can_be_cut_short_and_loses_nothing() {
+    everywhere(|| {
+        let (mut reader, mut writer) = pipe().unwrap();
+        let late = timeout(Duration::from_millis(1), || assert_eq!(reader.read(&mut [0]).unwrap_err().kind(), ErrorKind::TimedOut));
+        assert!(late.is_err());
+        let waiter = spawn(move || (reader.read(&mut [0; 9]).unwrap_err(), reader));
+        waiter.cancel();
+        let (error, mut reader) = waiter.join().unwrap();
+        assert!(is_cancelled(&error));
+        writer.write_all(b"still here").unwrap();
+        drop(writer);
+        assert_eq!(io::read_to_string(&mut reader).unwrap(), "still here");
+        current().cancel();
+        assert!(is_cancelled(&reader.read(&mut [0]).unwrap_err()));
+    });
+}
+
+#[test]
+fn a_pipe_may_be_used_where_nothing_may_wait_unless_it_must() {
+    alone(|| {
+        let (mut reader, mut writer) = pipe().unwrap();
+        no_suspend(|| {
+            writer.write_all(b"x").unwrap();
+            reader.read_exact(&mut [0]).unwrap();
+        });
+        assert!(common::panics(|| no_suspend(|| drop(reader.read(&mut [0])))));
+    });
+}
+
+#[test]
+fn given_away_an_end_is_blocking_and_taken_it_is_not() {
+    everywhere(|| {
+        let is_blocking = |fd: &OwnedFd| {
+            // SAFETY: the descriptor is open.
+            unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) & libc::O_NONBLOCK == 0 }
+        };
+        let (reader, writer) = pipe().unwrap();
+        let (reader, writer) = (OwnedFd::from(reader), OwnedFd::from(writer));
+        assert!(is_blocking(&reader) && is_blocking(&writer));
+        let (mut reader, mut writer) = (PipeReader::try_from(reader).unwrap(), PipeWriter::try_from(writer).unwrap());
+        let waiter = spawn(move || io::read_to_string(&mut reader).unwrap());
+        writer.write_all(b"again").unwrap();
+        drop(writer);
+        assert_eq!(waiter.join().unwrap(), "again");
+    });
+}
+
+#[test]
+fn copy_gives_what_std_gives() {
+    everywhere(|| {
+        for length in [0, 1, 65_536, MUCH] {
+            let from = pattern(length);
+            let mut to = Vec::new();
+            assert_eq!(io::copy(&mut from.as_slice(), &mut to).unwrap(), length as u64);
+            assert!(from == to);
+        }
+        // Between a pipe and a file.
+        let path = std::env::temp_dir().join(format!("sinew-test-io-copy-{}", std::process::id()));
+        sinew::fs::write(&path, pattern(MUCH)).unwrap();
+        let (mut reader, mut writer) = pipe().unwrap();
+        let source = path.clone();
+        let sender = spawn(move || io::copy(&mut sinew::fs::File::open(source).unwrap(), &mut writer).unwrap());
+        let mut all = Vec::new();
+        io::copy(&mut reader, &mut all).unwrap();
+        assert_eq!(sender.join().unwrap(), MUCH as u64);
+        assert!(all == pattern(MUCH));
+        sinew::fs::remove_file(&path).unwrap();
+    });
+}
+
+#[test]
+fn copy_tries_again_when_interrupted_and_passes_errors_on() {
+    struct Moody(Vec<io::Result<usize>>);
+    impl Read for Moody {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            self.0.pop().unwrap()
+        }
+    }
+    let mut moody = Moody(vec![Ok(0), Ok(3), Err(ErrorKind::Interrupted.into()), Ok(2)]);
+    assert_eq!(io::copy(&mut moody, &mut io::sink()).unwrap(), 5);
+    let mut moody = Moody(vec![Err(ErrorKind::ConnectionReset.into()), Ok(2)]);
+    let mut written = Vec::new();
+    assert_eq!(io::copy(&mut moody, &mut written).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(written.len(), 2);
+}
+
+/// The named test again, as a child with this input.
+fn with_input(test: &str, input: impl FnOnce(&mut std::process::ChildStdin)) -> std::process::Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env("SINEW_TEST_CHILD", test);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    input(child.stdin.as_mut().unwrap());
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn input_is_read_by_lines_while_others_run() {
+    const NAME: &str = "input_is_read_by_lines_while_others_run";
+    if !is_child(NAME) {
+        let output = with_input(NAME, |input| input.write_all(b"first\nsecond\nthird\nrest without end").unwrap());
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    alone(|| {
+        let (ended, turns) = (AtomicBool::new(false), AtomicUsize::new(0));
+        scope(|s| {
+            s.spawn(|| {
+                until(|| {
+                    turns.fetch_add(1, SeqCst);
+                    ended.load(SeqCst)
+                })
+            });
+            let mut line = String::new();
+            assert_eq!(io::stdin().read_line(&mut line).unwrap(), 6);
+            assert_eq!(line, "first\n");
+            let mut letter = [0];
+            io::stdin().read_exact(&mut letter).unwrap();
+            assert_eq!(&letter, b"s");
+            assert_eq!(io::stdin().lock().lines().next().unwrap().unwrap(), "econd");
+            assert_eq!(io::stdin().lines().map(Result::unwrap).collect::<Vec<_>>(), ["third", "rest without end"]);
+            assert_eq!(io::stdin().read(&mut letter).unwrap(), 0);
+            ended.store(true, SeqCst);
+            assert!(turns.load(SeqCst) > 1);
+        });
+    });
+}
+
+#[test]
+fn a_read_of_input_can_be_cut_short() {
+    const NAME: &str = "a_read_of_input_can_be_cut_short";
+    if !is_child(NAME) {
+        // The input stays open, and empty, until the child has ended.
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", NAME, "--nocapture", "--test-threads=1"]).env("SINEW_TEST_CHILD", NAME);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let input = child.stdin.take();
+        assert!(child.wait().unwrap().success());
+        drop(input);
+        return;
+    }
+    everywhere(|| {
+        let late = timeout(Duration::from_millis(1), || io::stdin().read_line(&mut String::new()).unwrap_err().kind());
+        assert!(late.is_err());
+        let waiter = spawn(|| io::stdin().read(&mut [0]).unwrap_err());
+        waiter.cancel();
+        assert!(is_cancelled(&waiter.join().unwrap()));
+    });
+}
+
+#[test]
+fn output_keeps_its_order_with_println() {
+    const NAME: &str = "output_keeps_its_order_with_println";
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[]);
+        assert!(output.status.success(), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("1 two 3\n4\n5"), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("to stderr: 6\n"), "{output:?}");
+        return;
+    }
+    alone(|| {
+        print!("{} ", 1);
+        write!(io::stdout(), "two ").unwrap();
+        println!("{}", 3);
+        writeln!(io::stdout(), "{}", 4).unwrap();
+        io::stdout().write_all(b"5").unwrap();
+        (&io::stdout()).flush().unwrap();
+        writeln!(io::stderr(), "to stderr: {}", 6).unwrap();
+    });
+}
+
+#[test]
+fn output_that_nobody_reads_keeps_no_other_fiber_from_running() {
+    // The child writes more than a pipe holds while nobody reads; another fiber of its one worker then says so on stderr, and only that lets the reading begin.
+    const NAME: &str = "output_that_nobody_reads_keeps_no_other_fiber_from_running";
+    if !is_child(NAME) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", NAME, "--nocapture", "--test-threads=1"]).env("SINEW_TEST_CHILD", NAME);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = std::io::BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "ran"), "the worker was blocked");
+        let mut all = Vec::new();
+        child.stdout.take().unwrap().read_to_end(&mut all).unwrap();
+        assert!(child.wait().unwrap().success());
+        assert!(all.len() >= MUCH);
+        return;
+    }
+    alone(|| {
+        let begun = AtomicBool::new(false);
+        scope(|s| {
+            s.spawn(|| {
+                begun.store(true, SeqCst);
+                io::stdout().write_all(&vec![b'\n'; MUCH]).unwrap();
+            });
+            until(|| begun.load(SeqCst));
+            for _ in 0..100 {
+                sinew::yield_now();
+            }
+            eprintln!("ran");
+        });
+    });
+}

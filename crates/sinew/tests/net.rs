@@ -1,0 +1,568 @@
+//! Sockets: what std's do, for fibers and threads, on both drivers.
+
+mod common;
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use common::On;
+use sinew::net::unix::{UnixDatagram, UnixListener, UnixStream};
+use sinew::net::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use sinew::{Io, Runtime};
+
+/// Runs `f` as a fiber on each driver, with one worker and with two.
+fn on_all(f: impl Fn() + Send + Sync) {
+    for io in [Io::Uring, Io::Epoll] {
+        for workers in [1, 2] {
+            let runtime = Runtime::builder().workers(workers).io(io).build().expect("a runtime");
+            runtime.run(&f);
+            runtime.shutdown_timeout(Duration::from_secs(10)).unwrap_or_else(|left| panic!("{io:?}, {workers} workers: {left:?}"));
+        }
+    }
+}
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, from) = listener.accept().unwrap();
+    assert_eq!(from, near.local_addr().unwrap());
+    (near, far)
+}
+
+#[test]
+fn what_is_written_is_read() {
+    on_all(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let server = sinew::spawn(move || {
+            for stream in listener.incoming().take(20) {
+                let mut stream = stream.unwrap();
+                stream.set_nodelay(true).unwrap();
+                sinew::spawn(move || {
+                    let mut buf = [0; 1000];
+                    loop {
+                        match stream.read(&mut buf).unwrap() {
+                            0 => break,
+                            n => stream.write_all(&buf[..n]).unwrap(),
+                        }
+                    }
+                });
+            }
+        });
+        let clients: Vec<_> = (0..20u8)
+            .map(|i| {
+                sinew::spawn(move || {
+                    let mut stream = TcpStream::connect(addr).unwrap();
+                    stream.set_nodelay(true).unwrap();
+                    for round in 0..50usize {
+                        let sent = vec![i; 1 + round * 97 % 5000];
+                        stream.write_all(&sent).unwrap();
+                        let mut got = vec![0; sent.len()];
+                        stream.read_exact(&mut got).unwrap();
+                        assert_eq!(got, sent);
+                    }
+                    stream.shutdown(Shutdown::Write).unwrap();
+                    assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+                })
+            })
+            .collect();
+        clients.into_iter().for_each(|client| client.join().unwrap());
+        server.join().unwrap();
+    });
+}
+
+#[test]
+fn a_read_that_waits_for_longer_than_its_time_out_fails_as_in_std() {
+    on_all(|| {
+        let (mut near, mut far) = pair();
+        near.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+        let begun = Instant::now();
+        assert_eq!(near.read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(begun.elapsed() >= Duration::from_millis(5));
+        far.write_all(b"x").unwrap();
+        assert_eq!(near.read(&mut [0; 8]).unwrap(), 1);
+        assert!(near.set_read_timeout(Some(Duration::ZERO)).is_err());
+    });
+}
+
+#[test]
+fn a_cancelled_read_ends_and_loses_nothing() {
+    on_all(|| {
+        let (near, mut far) = pair();
+        let near = std::sync::Arc::new(near);
+        let reader = sinew::spawn({
+            let near = near.clone();
+            move || (&*near).read(&mut [0; 8])
+        });
+        sinew::yield_now();
+        reader.cancel();
+        let error = reader.join().unwrap().unwrap_err();
+        assert!(error.get_ref().is_some_and(|source| source.is::<sinew::Cancelled>()), "{error:?}");
+        far.write_all(b"later").unwrap();
+        let mut buf = [0; 5];
+        (&*near).read_exact(&mut buf).unwrap();
+        assert_eq!(&buf, b"later");
+    });
+}
+
+#[test]
+fn a_time_out_around_a_read_cuts_it_short() {
+    on_all(|| {
+        let (mut near, _far) = pair();
+        let late = sinew::timeout(Duration::from_millis(2), || near.read(&mut [0; 8]).unwrap_err().kind());
+        assert!(late.is_err());
+    });
+}
+
+#[test]
+fn datagrams_come_whole() {
+    on_all(|| {
+        let (one, two) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        let addr = two.local_addr().unwrap();
+        let receiver = sinew::spawn(move || {
+            let mut buf = [0; 64];
+            (0..10).map(|_| two.recv_from(&mut buf).unwrap().0).sum::<usize>()
+        });
+        (1..=10).for_each(|n| assert_eq!(one.send_to(&[7; 64][..n], addr).unwrap(), n));
+        assert_eq!(receiver.join().unwrap(), 55);
+    });
+}
+
+#[test]
+fn options_and_conversions_are_those_of_std() {
+    on_all(|| {
+        let (near, far) = pair();
+        near.set_nodelay(true).unwrap();
+        near.set_ttl(99).unwrap();
+        near.set_linger(Some(Duration::from_secs(3))).unwrap();
+        assert_eq!((near.nodelay().unwrap(), near.ttl().unwrap(), near.linger().unwrap()), (true, 99, Some(Duration::from_secs(3))));
+        assert_eq!(near.peer_addr().unwrap(), far.local_addr().unwrap());
+        assert!(near.take_error().unwrap().is_none());
+        near.set_linger(None).unwrap();
+        assert!(format!("{near:?}").contains("TcpStream"), "{near:?}");
+
+        // Non-blocking in the kernel while it is ours, blocking again when it is std's.
+        let is_nonblocking = |fd: i32| {
+            // SAFETY: asks for flags.
+            unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+        };
+        assert!(is_nonblocking(near.as_raw_fd()));
+        let as_std = std::net::TcpStream::from(near);
+        assert!(!is_nonblocking(as_std.as_raw_fd()));
+        let near = TcpStream::from(as_std);
+        assert!(is_nonblocking(near.as_raw_fd()));
+        // SAFETY: just given up.
+        let near = unsafe { TcpStream::from_raw_fd(near.into_raw_fd()) };
+        let mut near = TcpStream::from(OwnedFd::from(near));
+        near.write_all(b"still there").unwrap();
+        let mut buf = [0; 11];
+        (&far).read_exact(&mut buf).unwrap();
+        assert_eq!(&buf, b"still there");
+    });
+}
+
+#[test]
+fn a_non_blocking_socket_says_so() {
+    on_all(|| {
+        let (near, mut far) = pair();
+        near.set_nonblocking(true).unwrap();
+        for _ in 0..3 {
+            assert_eq!((&near).read(&mut [0; 4]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        }
+        far.write_all(b"abcdef").unwrap();
+        assert_eq!((&near).read(&mut [0; 16]).unwrap(), 6);
+        assert_eq!((&near).read(&mut [0; 16]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    });
+}
+
+#[test]
+fn peeking_vectors_and_empty_buffers() {
+    on_all(|| {
+        let (mut near, mut far) = pair();
+        assert_eq!(near.read(&mut []).unwrap(), 0);
+        assert_eq!(near.write(&[]).unwrap(), 0);
+        let peeker = sinew::spawn({
+            let far = far.try_clone().unwrap();
+            move || far.peek(&mut [0; 3]).unwrap()
+        });
+        assert_eq!(near.write_vectored(&[IoSlice::new(b"ab"), IoSlice::new(b"cde")]).unwrap(), 5);
+        assert!((1..=3).contains(&peeker.join().unwrap()));
+        let (mut one, mut two) = ([0; 2], [0; 3]);
+        let mut got = 0;
+        while got < 5 {
+            // All five were sent at once, and came at once.
+            got += far.read_vectored(&mut [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)]).unwrap();
+        }
+        assert_eq!((&one, &two), (b"ab", b"cde"));
+    });
+}
+
+#[test]
+fn both_halves_of_a_connection_work_at_once_and_end_one_by_one() {
+    const BYTES: usize = 1 << 20;
+    on_all(|| {
+        let (near, far) = pair();
+        let ends: Vec<_> = [near, far]
+            .into_iter()
+            .map(|stream| {
+                let stream = Arc::new(stream);
+                let writer = sinew::spawn({
+                    let stream = stream.clone();
+                    move || {
+                        let sent: Vec<u8> = (0..BYTES).map(|i| i as u8).collect();
+                        (&*stream).write_all(&sent).unwrap();
+                        stream.shutdown(Shutdown::Write).unwrap();
+                    }
+                });
+                let reader = sinew::spawn(move || {
+                    let mut got = Vec::new();
+                    (&*stream).read_to_end(&mut got).unwrap();
+                    assert!(got.len() == BYTES && got.iter().enumerate().all(|(i, &byte)| byte == i as u8));
+                });
+                (writer, reader)
+            })
+            .collect();
+        for (writer, reader) in ends {
+            writer.join().unwrap();
+            reader.join().unwrap();
+        }
+    });
+}
+
+/// A shutdown by one fiber ends the read of another.
+#[test]
+fn a_shutdown_wakes_those_who_read() {
+    on_all(|| {
+        let (near, _far) = pair();
+        let near = Arc::new(near);
+        let readers: Vec<_> = (0..3)
+            .map(|_| {
+                let near = near.clone();
+                sinew::spawn(move || (&*near).read(&mut [0; 8]).unwrap())
+            })
+            .collect();
+        sinew::yield_now();
+        near.shutdown(Shutdown::Both).unwrap();
+        assert!(readers.into_iter().all(|reader| reader.join().unwrap() == 0));
+    });
+}
+
+/// Fibers of several workers, and threads, read from one socket: each byte goes to one of them.
+#[test]
+fn readers_on_several_workers_share_a_socket() {
+    const READERS: usize = 6;
+    on_all(|| {
+        let (mut near, far) = pair();
+        let (far, sum) = (Arc::new(far), Arc::new(AtomicU64::new(0)));
+        let readers: Vec<_> = (0..READERS)
+            .map(|i| {
+                let (far, sum) = (far.clone(), sum.clone());
+                let read = move || {
+                    let mut byte = [0];
+                    while (&*far).read(&mut byte).unwrap() == 1 {
+                        sum.fetch_add(u64::from(byte[0]), Relaxed);
+                    }
+                };
+                On::by_turns(i).start(read)
+            })
+            .collect();
+        let mut expected = 0;
+        for round in 0..500u64 {
+            near.write_all(&[round as u8]).unwrap();
+            expected += round & 255;
+            if round % 7 == 0 {
+                sinew::yield_now();
+            }
+        }
+        near.shutdown(Shutdown::Write).unwrap();
+        readers.into_iter().for_each(|reader| reader());
+        assert_eq!(sum.load(Relaxed), expected);
+    });
+}
+
+/// Many fibers accept from one listener.
+#[test]
+fn acceptors_share_a_listener() {
+    on_all(|| {
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+        let addr = listener.local_addr().unwrap();
+        let acceptors: Vec<_> = (0..8)
+            .map(|_| {
+                let listener = listener.clone();
+                sinew::spawn(move || listener.accept().unwrap().0.write_all(b"x").unwrap())
+            })
+            .collect();
+        for _ in 0..8 {
+            TcpStream::connect(addr).unwrap().read_exact(&mut [0; 1]).unwrap();
+        }
+        acceptors.into_iter().for_each(|acceptor| acceptor.join().unwrap());
+    });
+}
+
+/// A closed descriptor's number comes again at once: what was known of the old one, also through a duplicate that lives on, is not believed of the new one.
+#[test]
+fn a_number_that_comes_again_is_a_new_socket() {
+    on_all(|| {
+        let mut kept = Vec::new();
+        for round in 0..200u8 {
+            let (mut near, far) = pair();
+            let reader = sinew::spawn(move || {
+                let mut byte = [0];
+                (&far).read_exact(&mut byte).unwrap();
+                (far, byte[0])
+            });
+            sinew::yield_now();
+            near.write_all(&[round]).unwrap();
+            let (far, got) = reader.join().unwrap();
+            assert_eq!(got, round);
+            if round % 50 == 0 {
+                kept.push((near, far.try_clone().unwrap()));
+            }
+        }
+        for (mut near, mut far) in kept {
+            let reader = sinew::spawn(move || far.read(&mut [0; 4]).unwrap());
+            sinew::yield_now();
+            near.write_all(b"four").unwrap();
+            assert_eq!(reader.join().unwrap(), 4);
+        }
+    });
+}
+
+#[test]
+fn connecting_fails_as_in_std() {
+    on_all(|| {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        assert_eq!(TcpStream::connect(free).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert!(TcpStream::connect_timeout(&free, Duration::ZERO).is_err());
+        assert!(TcpStream::connect("no port").is_err());
+        assert_eq!(TcpStream::connect(&[][..]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        // The second address answers.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        TcpStream::connect(&[free, listener.local_addr().unwrap()][..]).unwrap();
+    });
+}
+
+/// A listener whose queue is full answers no more: who connects waits, until its time is over.
+#[test]
+fn a_connection_that_nobody_answers_is_given_up() {
+    on_all(|| {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        socket.listen(0).unwrap();
+        let addr = socket.local_addr().unwrap().as_socket().unwrap();
+        let mut kept = Vec::new();
+        let error = loop {
+            match TcpStream::connect_timeout(&addr, Duration::from_millis(50)) {
+                Ok(stream) => kept.push(stream),
+                Err(error) => break error,
+            }
+            assert!(kept.len() < 10, "a queue of none took ten");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let late = sinew::timeout(Duration::from_millis(5), || TcpStream::connect(addr).is_err());
+        assert!(late.is_err(), "the time-out cut it short");
+    });
+}
+
+#[test]
+fn names_are_looked_up_off_the_worker() {
+    on_all(|| {
+        let listener = TcpListener::bind("localhost:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = sinew::spawn(move || drop(listener.accept().unwrap()));
+        TcpStream::connect(("localhost", port)).unwrap();
+        server.join().unwrap();
+        let one = ("127.0.0.1".to_string(), 7).to_socket_addrs().unwrap().collect::<Vec<_>>();
+        assert_eq!(one, [std::net::SocketAddr::from(([127, 0, 0, 1], 7))]);
+        assert!("nobody.invalid:1".to_socket_addrs().is_err());
+    });
+}
+
+#[test]
+fn unix_sockets_do_the_same() {
+    on_all(|| {
+        let dir = std::env::temp_dir().join(format!("sinew-net-{}-{:?}", std::process::id(), sinew::current().id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = sinew::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            stream.write_all(text.to_uppercase().as_bytes()).unwrap();
+        });
+        let mut stream = UnixStream::connect(&path).unwrap();
+        assert_eq!(stream.peer_addr().unwrap().as_pathname(), Some(&*path));
+        stream.write_all(b"quiet").unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "QUIET");
+        server.join().unwrap();
+
+        let (one, two) = UnixDatagram::pair().unwrap();
+        let receiver = sinew::spawn(move || two.recv(&mut [0; 8]).unwrap());
+        sinew::yield_now();
+        one.send(b"abc").unwrap();
+        assert_eq!(receiver.join().unwrap(), 3);
+        std::fs::remove_dir_all(&dir).unwrap();
+    });
+}
+
+/// All of it on plain threads, with fibers of the default runtime at the other end.
+#[test]
+fn threads_block() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let fiber = sinew::spawn(move || {
+        let mut stream = TcpStream::connect(addr).unwrap();
+        let mut buf = [0; 4];
+        stream.read_exact(&mut buf).unwrap();
+        stream.write_all(&buf).unwrap();
+    });
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+    assert_eq!(stream.read(&mut [0; 4]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    stream.set_read_timeout(None).unwrap();
+    let late = sinew::timeout(Duration::from_millis(5), || stream.read(&mut [0; 4]).unwrap_err().kind());
+    assert!(late.is_err());
+    stream.write_all(b"ping").unwrap();
+    let mut buf = [0; 4];
+    stream.read_exact(&mut buf).unwrap();
+    assert_eq!(&buf, b"ping");
+    fiber.join().unwrap();
+}
+
+#[test]
+fn any_descriptor_can_be_waited_for() {
+    on_all(|| {
+        let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let waiter = sinew::spawn(move || {
+            sinew::io::poll(&far, sinew::io::Interest::Readable).unwrap();
+            sinew::io::poll(&far, sinew::io::Interest::Writable).unwrap();
+            let mut byte = [0];
+            (&far).read_exact(&mut byte).unwrap();
+            // Once more at the same descriptor: the end is readable too.
+            sinew::io::poll(&far, sinew::io::Interest::Readable).unwrap();
+            byte[0]
+        });
+        sinew::yield_now();
+        (&near).write_all(b"!").unwrap();
+        drop(near);
+        assert_eq!(waiter.join().unwrap(), b'!');
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        sinew::io::poll(&file, sinew::io::Interest::Readable).unwrap();
+    });
+}
+
+/// A fiber that waits for I/O is no deadlock, and a shutdown ends it.
+#[test]
+fn a_shutdown_ends_fibers_that_wait_for_io() {
+    for io in [Io::Uring, Io::Epoll] {
+        let runtime = Runtime::builder().workers(2).io(io).build().unwrap();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let fibers: Vec<_> = (0..20)
+            .map(|_| {
+                let waiting = waiting.clone();
+                runtime.spawn(move || {
+                    let (near, _far) = UnixStream::pair().unwrap();
+                    waiting.fetch_add(1, Relaxed);
+                    (&near).read(&mut [0; 1]).unwrap_err()
+                })
+            })
+            .collect();
+        common::until(|| waiting.load(Relaxed) == 20);
+        runtime.shutdown_timeout(Duration::from_secs(10)).unwrap();
+        for fiber in fibers {
+            let error = fiber.join().unwrap();
+            assert!(error.get_ref().is_some_and(|source| source.is::<sinew::Cancelled>()), "{error:?}");
+        }
+    }
+}
+
+/// One worker; fibers that do nothing but yield, and count. A byte is sent to a socket that another fiber reads from: that one goes on within the budget of turns.
+#[test]
+fn ready_fibers_do_not_hide_a_socket() {
+    // 16 turns of 32 switches until epoll is polled, one more turn until the fiber is reached, and those who yield once each.
+    const BUDGET: u64 = 17 * 32 + 100;
+    for io in [Io::Uring, Io::Epoll] {
+        let runtime = Runtime::builder().workers(1).io(io).build().unwrap();
+        let (sent_at, read_at) = runtime.run(|| {
+            let (near, far) = UnixStream::pair().unwrap();
+            let yields = Arc::new(AtomicU64::new(0));
+            let reader = sinew::spawn({
+                let yields = yields.clone();
+                move || {
+                    (&far).read_exact(&mut [0; 1]).unwrap();
+                    yields.load(Relaxed)
+                }
+            });
+            let storm: Vec<_> = (0..50)
+                .map(|_| {
+                    let yields = yields.clone();
+                    sinew::spawn(move || {
+                        while !sinew::cancelled() {
+                            yields.fetch_add(1, Relaxed);
+                            sinew::yield_now();
+                        }
+                    })
+                })
+                .collect();
+            common::until(|| yields.load(Relaxed) > 10_000);
+            (&near).write_all(b"x").unwrap();
+            let sent_at = yields.load(Relaxed);
+            let read_at = reader.join().unwrap();
+            storm.iter().for_each(|fiber| fiber.cancel());
+            (sent_at, read_at)
+        });
+        assert!(read_at - sent_at <= BUDGET, "{io:?}: {} yields between the write and the read", read_at - sent_at);
+    }
+}
+
+/// One worker; a fiber whose reads and writes never have to wait. The others get their turn, a timer too, and another socket.
+#[test]
+fn a_flood_on_one_socket_does_not_hide_the_rest() {
+    // A yield per 32 calls, and some turns until all of the others have run.
+    const BUDGET: u64 = 32 * 64;
+    for io in [Io::Uring, Io::Epoll] {
+        let runtime = Runtime::builder().workers(1).io(io).build().unwrap();
+        runtime.run(|| {
+            let (near, far) = UnixStream::pair().unwrap();
+            let (other, quiet) = UnixStream::pair().unwrap();
+            let calls = Arc::new(AtomicU64::new(0));
+            let flood = sinew::spawn({
+                let calls = calls.clone();
+                move || {
+                    while !sinew::cancelled() {
+                        (&near).write_all(b"x").unwrap();
+                        (&far).read_exact(&mut [0; 1]).unwrap();
+                        calls.fetch_add(2, Relaxed);
+                    }
+                }
+            });
+            let reader = sinew::spawn({
+                let calls = calls.clone();
+                move || {
+                    (&quiet).read_exact(&mut [0; 1]).unwrap();
+                    calls.load(Relaxed)
+                }
+            });
+            common::until(|| calls.load(Relaxed) > 10_000);
+            sinew::sleep(Duration::from_millis(1));
+            (&other).write_all(b"y").unwrap();
+            let sent_at = calls.load(Relaxed);
+            let read_at = reader.join().unwrap();
+            flood.cancel();
+            // It is cancelled in the middle of a call, perhaps.
+            let _ = flood.join();
+            assert!(read_at - sent_at <= BUDGET, "{io:?}: {} calls between the write and the read", read_at - sent_at);
+        });
+    }
+}

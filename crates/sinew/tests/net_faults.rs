@@ -1,0 +1,394 @@
+//! I/O when things go wrong: no ring, no descriptors, resets, full queues, time-outs that race data.
+
+mod common;
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use common::{in_child, is_child, rounds, until};
+use sinew::net::unix::UnixStream;
+use sinew::net::{TcpListener, TcpStream};
+use sinew::{Io, Runtime};
+
+const DRIVERS: [Io; 2] = [Io::Uring, Io::Epoll];
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
+/// A connection, some bytes there and back.
+fn echo_once() {
+    let (mut near, mut far) = pair();
+    let server = sinew::spawn(move || {
+        let mut buf = [0; 5];
+        far.read_exact(&mut buf).unwrap();
+        far.write_all(&buf).unwrap();
+    });
+    near.write_all(b"hello").unwrap();
+    let mut buf = [0; 5];
+    near.read_exact(&mut buf).unwrap();
+    assert_eq!(&buf, b"hello");
+    server.join().unwrap();
+}
+
+/// Lets `io_uring_setup` fail with EPERM from now on, in this process: as in a container.
+fn forbid_ring() {
+    const SETUP: u32 = 425;
+    let filter = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut program = [
+        // The system call's number.
+        filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, SETUP),
+        filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the program outlives the call.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+#[test]
+fn without_a_ring_all_works_by_epoll_and_it_is_said_once() {
+    const NAME: &str = "without_a_ring_all_works_by_epoll_and_it_is_said_once";
+    if is_child(NAME) {
+        forbid_ring();
+        let refused = Runtime::builder().io(Io::Uring).build().expect_err("there is no ring");
+        assert!(refused.kind() == io::ErrorKind::PermissionDenied && refused.to_string().contains("Io::Epoll"), "{refused}");
+        sinew::run(echo_once);
+        Runtime::builder().workers(2).build().unwrap().run(echo_once);
+        return;
+    }
+    let child = in_child(NAME, &[]);
+    let said = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success(), "{said}");
+    assert_eq!(said.matches("I/O goes by epoll").count(), 1, "{said}");
+    let silent = in_child(NAME, &[("SINEW_IO", "epoll")]);
+    assert!(silent.status.success() && !String::from_utf8_lossy(&silent.stderr).contains("I/O goes by epoll"));
+}
+
+#[test]
+fn a_driver_that_is_not_there_is_refused() {
+    const NAME: &str = "a_driver_that_is_not_there_is_refused";
+    if is_child(NAME) {
+        let error = Runtime::builder().build().expect_err("no such driver");
+        assert!(error.to_string().contains("SINEW_IO") && error.to_string().contains("uring, epoll or auto"), "{error}");
+        return;
+    }
+    assert!(in_child(NAME, &[("SINEW_IO", "kqueue")]).status.success());
+}
+
+/// Descriptors run out while clients connect: `accept` waits, says so once, and goes on when there are some again.
+#[test]
+fn accept_waits_for_descriptors() {
+    const NAME: &str = "accept_waits_for_descriptors";
+    if !is_child(NAME) {
+        for io in ["uring", "epoll"] {
+            let child = in_child(NAME, &[("SINEW_IO", io)]);
+            let said = String::from_utf8_lossy(&child.stderr);
+            assert!(child.status.success(), "{io}: {said}");
+            let times = said.matches("accept waits").count();
+            assert!((1..=2).contains(&times), "{io}: said {times} times, for two shortages: {said}");
+        }
+        return;
+    }
+    Runtime::builder().workers(1).build().unwrap().run(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        // The clients' own descriptors are there before all others are taken.
+        let clients: Vec<_> = (0..4).map(|_| std::net::TcpStream::connect(addr).unwrap()).collect();
+        drop(listener.accept().unwrap());
+        let mut hogs: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+        let late = sinew::timeout(Duration::from_millis(20), || listener.accept().unwrap_err().kind());
+        assert!(late.is_err(), "it did not wait");
+        hogs.pop();
+        drop(listener.accept().unwrap());
+        // And by itself, when there is one in the end.
+        hogs.push(std::fs::File::open("/dev/null").unwrap());
+        let server = sinew::spawn(move || (0..2).for_each(|_| drop(listener.accept().unwrap())));
+        sinew::yield_now();
+        drop(hogs);
+        server.join().unwrap();
+        drop(clients);
+    });
+}
+
+/// A reader with a time-out of next to nothing, and a writer that writes now and then: bytes out equal bytes in, in order, and a read that failed writes nothing into its buffer, not even later.
+///
+/// `SINEW_TIMED_READS=10000000` for the long run.
+#[test]
+fn time_outs_that_race_data_lose_nothing() {
+    let reads = std::env::var("SINEW_TIMED_READS").ok().map_or(rounds(200_000), |n| n.parse().expect("SINEW_TIMED_READS is a number"));
+    for io in DRIVERS {
+        let runtime = Runtime::builder().workers(2).io(io).build().unwrap();
+        let (failed, got) = runtime.run(|| {
+            let (near, far) = pair();
+            near.set_nodelay(true).unwrap();
+            let done = Arc::new(AtomicBool::new(false));
+            let writer = sinew::spawn({
+                let done = done.clone();
+                move || {
+                    let mut sent = 0u64;
+                    while !done.load(Relaxed) {
+                        (&near).write_all(&[sent as u8]).unwrap();
+                        sent += 1;
+                        // Between none and some 30 us.
+                        (0..sent * 7 % 4).for_each(|_| sinew::sleep(Duration::from_micros(sent % 11)));
+                    }
+                    near.shutdown(Shutdown::Write).unwrap();
+                    sent
+                }
+            });
+            let (mut failed, mut got) = (0u64, 0u64);
+            let mut buf = [0xAA; 64];
+            let mut take = |n: usize, buf: &mut [u8; 64]| {
+                for byte in &mut buf[..n] {
+                    assert_eq!(*byte, got as u8, "{io:?}: a byte was lost, or came twice");
+                    *byte = 0xAA;
+                    got += 1;
+                }
+            };
+            for read in 0..reads {
+                far.set_read_timeout(Some(Duration::from_nanos(1 + read as u64 * 37 % 20_000))).unwrap();
+                match (&far).read(&mut buf) {
+                    Ok(n) => take(n, &mut buf),
+                    Err(error) => {
+                        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                        failed += 1;
+                    }
+                }
+                assert!(buf.iter().all(|&byte| byte == 0xAA), "{io:?}: written after the return");
+            }
+            done.store(true, Relaxed);
+            far.set_read_timeout(None).unwrap();
+            loop {
+                match (&far).read(&mut buf).unwrap() {
+                    0 => break,
+                    n => take(n, &mut buf),
+                }
+            }
+            assert_eq!(got, writer.join().unwrap());
+            (failed, got)
+        });
+        assert!(failed > 0 && got > 0, "{io:?}: {failed} reads failed, {got} bytes came: nothing raced");
+    }
+}
+
+/// The same with cancels.
+#[test]
+fn cancels_that_race_data_lose_nothing() {
+    for io in DRIVERS {
+        let runtime = Runtime::builder().workers(2).io(io).build().unwrap();
+        runtime.run(|| {
+            let (near, far) = pair();
+            near.set_nodelay(true).unwrap();
+            let far = Arc::new(far);
+            let mut got = 0u64;
+            for round in 0..rounds(20_000) as u64 {
+                let reader = sinew::spawn({
+                    let far = far.clone();
+                    move || {
+                        let mut buf = [0; 16];
+                        (&*far).read(&mut buf).map(|n| buf[..n].to_vec())
+                    }
+                });
+                if round % 3 == 0 {
+                    sinew::yield_now();
+                }
+                (&near).write_all(&[round as u8]).unwrap();
+                reader.cancel();
+                // Nothing, or all that there was.
+                for byte in reader.join().unwrap().unwrap_or_default() {
+                    assert_eq!(byte, got as u8, "{io:?}: a byte was lost");
+                    got += 1;
+                }
+            }
+            near.shutdown(Shutdown::Write).unwrap();
+            let mut rest = Vec::new();
+            (&*far).read_to_end(&mut rest).unwrap();
+            assert!(rest.iter().enumerate().all(|(i, &byte)| byte == (got + i as u64) as u8));
+            assert_eq!(got + rest.len() as u64, rounds(20_000) as u64);
+        });
+    }
+}
+
+/// More operations than the ring has room for, all at once; then more completions than it holds, while its worker computes.
+#[test]
+fn a_ring_that_overflows_loses_nothing() {
+    const SOCKETS: usize = 5_000;
+    for io in DRIVERS {
+        let runtime = Runtime::builder().workers(1).io(io).build().unwrap();
+        runtime.run(|| {
+            let (near, far): (Vec<_>, Vec<_>) = (0..SOCKETS).map(|_| UnixStream::pair().unwrap()).unzip();
+            let waiting = Arc::new(AtomicUsize::new(0));
+            let readers: Vec<_> = far
+                .into_iter()
+                .enumerate()
+                .map(|(i, far)| {
+                    let waiting = waiting.clone();
+                    sinew::spawn(move || {
+                        waiting.fetch_add(1, Relaxed);
+                        let mut bytes = [0; 8];
+                        (&far).read_exact(&mut bytes).unwrap();
+                        assert_eq!(u64::from_ne_bytes(bytes), i as u64);
+                    })
+                })
+                .collect();
+            until(|| waiting.load(Relaxed) == SOCKETS);
+            (0..10).for_each(|_| sinew::yield_now());
+            // By a thread, while this fiber holds the worker.
+            let writer = std::thread::spawn(move || {
+                near.iter().enumerate().for_each(|(i, near)| (&*near).write_all(&(i as u64).to_ne_bytes()).unwrap());
+                near
+            });
+            let near = writer.join().unwrap();
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+            drop(near);
+        });
+    }
+}
+
+/// A peer that goes with unread data resets the connection: who writes to it gets an error, and so does who waits for it.
+#[test]
+fn a_reset_is_an_error_and_no_hang() {
+    for io in DRIVERS {
+        Runtime::builder().workers(2).io(io).build().unwrap().run(|| {
+            let (near, far) = pair();
+            let near = Arc::new(near);
+            (&*near).write_all(&[1; 1000]).unwrap();
+            let reader = sinew::spawn({
+                let near = near.clone();
+                move || (&*near).read(&mut [0; 8])
+            });
+            let writer = sinew::spawn({
+                let near = near.clone();
+                move || {
+                    loop {
+                        if let Err(error) = (&*near).write_all(&[2; 64 << 10]) {
+                            return error.kind();
+                        }
+                    }
+                }
+            });
+            // Until the writer waits: its peer reads nothing.
+            let sent = |near: &TcpStream| {
+                let mut queued = 0i32;
+                // SAFETY: the kernel writes one number.
+                unsafe { libc::ioctl(near.as_raw_fd(), libc::TIOCOUTQ, &mut queued) };
+                queued
+            };
+            until(|| sent(&near) > 64 << 10);
+            drop(far);
+            let ended = writer.join().unwrap();
+            assert!(matches!(ended, io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe), "{io:?}: {ended:?}");
+            assert!(reader.join().unwrap().is_err() || near.take_error().is_ok(), "{io:?}");
+        });
+    }
+}
+
+/// A peer that never reads: writes wait, until their time-out.
+#[test]
+fn a_peer_that_never_reads_holds_nobody_for_ever() {
+    for io in DRIVERS {
+        Runtime::builder().workers(1).io(io).build().unwrap().run(|| {
+            let (near, far) = pair();
+            near.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
+            let mut sent = 0u64;
+            let error = loop {
+                match (&near).write(&[3; 64 << 10]) {
+                    Ok(n) => sent += n as u64,
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            near.shutdown(Shutdown::Write).unwrap();
+            let got = io::copy(&mut &far, &mut io::sink()).unwrap();
+            assert_eq!(got, sent, "{io:?}");
+        });
+    }
+}
+
+/// Signals that interrupt system calls, by the thousand: nothing fails with EINTR.
+#[test]
+fn signals_interrupt_nothing() {
+    const NAME: &str = "signals_interrupt_nothing";
+    if !is_child(NAME) {
+        for io in ["uring", "epoll"] {
+            let child = in_child(NAME, &[("SINEW_IO", io)]);
+            assert!(child.status.success(), "{io}: {}", String::from_utf8_lossy(&child.stderr));
+        }
+        return;
+    }
+    extern "C" fn nothing(_: i32) {}
+    // SAFETY: a handler that does nothing, without SA_RESTART; then a timer that sends its signal every 100 us.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
+        assert_eq!(libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()), 0);
+        let often = libc::timeval { tv_sec: 0, tv_usec: 100 };
+        let timer = libc::itimerval { it_interval: often, it_value: often };
+        assert_eq!(libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()), 0);
+    }
+    let bytes = Arc::new(AtomicU64::new(0));
+    Runtime::builder().workers(2).build().unwrap().run(|| {
+        let echoes: Vec<_> = (0..8)
+            .map(|_| {
+                let bytes = bytes.clone();
+                sinew::spawn(move || {
+                    (0..rounds(200).max(4)).for_each(|_| echo_once());
+                    bytes.fetch_add(1, Relaxed);
+                })
+            })
+            .collect();
+        // A thread of the program's own is interrupted too.
+        let thread = std::thread::spawn(|| (0..rounds(200).max(4)).for_each(|_| echo_once()));
+        echoes.into_iter().for_each(|echo| echo.join().unwrap());
+        thread.join().unwrap();
+    });
+    assert_eq!(bytes.load(Relaxed), 8);
+}
+
+/// Connections that come at a steady rate settle evenly: 300 at 100 a second, and each fiber stays for its connection's life.
+#[test]
+fn connections_spread_over_workers() {
+    for io in DRIVERS {
+        let runtime = Runtime::builder().workers(2).io(io).build().unwrap();
+        let addr = runtime.run(|| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let addr = listener.local_addr().unwrap();
+            sinew::spawn(move || {
+                while let Ok((stream, _)) = listener.accept() {
+                    sinew::spawn(move || {
+                        let mut byte = [0];
+                        while (&stream).read(&mut byte).is_ok_and(|n| n == 1) {
+                            let _ = (&stream).write_all(&byte);
+                        }
+                    });
+                }
+            });
+            addr
+        });
+        let clients: Vec<_> = (0..300)
+            .map(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                let mut client = std::net::TcpStream::connect(addr).unwrap();
+                client.write_all(b"x").unwrap();
+                client.read_exact(&mut [0; 1]).unwrap();
+                client
+            })
+            .collect();
+        let settled: Vec<usize> = runtime.metrics().workers.iter().map(|worker| worker.settled).collect();
+        let mean = settled.iter().sum::<usize>() as f64 / settled.len() as f64;
+        let most = *settled.iter().max().unwrap() as f64;
+        assert!(most / mean <= 1.2, "{io:?}: {settled:?}");
+        drop(clients);
+    }
+}

@@ -1,0 +1,311 @@
+//! Child processes: what `sinew::process` does is what std does, in fibers and on threads, and keeps no other fiber from running.
+
+mod common;
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use common::{alone, everywhere, in_child, is_cancelled, is_child, until};
+use sinew::process::{Child, Command, Stdio};
+use sinew::{current, scope, spawn, timeout, yield_now};
+
+fn shell(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]);
+    command
+}
+
+/// Whether there is a process of this number, ended or not, that was not waited for.
+fn is_there(id: u32) -> bool {
+    std::path::Path::new(&format!("/proc/{id}")).exists()
+}
+
+#[test]
+fn output_status_and_spawn_give_what_std_gives() {
+    everywhere(|| {
+        for script in ["echo out; echo err >&2; exit 3", "exit 0", "kill -9 $$", "cat", "printf '%s' \"$0\"", "head -c 300000 /dev/zero"] {
+            let ours = shell(script).output().unwrap();
+            let theirs = std::process::Command::new("sh").args(["-c", script]).output().unwrap();
+            assert_eq!(ours, theirs, "{script}");
+            let (mut ours, mut theirs) = (shell(script), std::process::Command::new("sh"));
+            theirs.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let status = ours.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+            assert_eq!(status, theirs.status().unwrap(), "{script}");
+            let mut child = ours.spawn().unwrap();
+            assert_eq!(child.wait().unwrap(), status);
+            assert_eq!(child.wait().unwrap(), status, "the second time");
+            assert_eq!(child.try_wait().unwrap(), Some(status));
+            child.kill().unwrap();
+        }
+        assert_eq!(Command::new("/no/such/program").spawn().unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(Command::new("/").output().unwrap_err().kind(), ErrorKind::PermissionDenied);
+        assert_eq!(Command::new("nul\0").status().unwrap_err().kind(), ErrorKind::InvalidInput);
+    });
+}
+
+#[test]
+fn a_child_is_started_as_it_was_said() {
+    everywhere(|| {
+        let directory = std::env::temp_dir().canonicalize().unwrap();
+        let mut command = shell("echo \"$A|$B|$C|$PWD|$0\"; [ \"$(ps -o pgid= -p $$ 2>/dev/null || echo $$)\" -eq $$ ] && echo own group");
+        command.env("A", "1").envs([("B", "2"), ("C", "3")]).env_remove("C").current_dir(&directory).process_group(0).arg("name");
+        // SAFETY: it calls nothing but the system, which is fit for a forked child.
+        unsafe {
+            command.pre_exec(|| match libc::setenv(c"D".as_ptr(), c"4".as_ptr(), 1) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            })
+        };
+        assert_eq!(command.get_program(), "sh");
+        assert_eq!(command.get_args().count(), 3);
+        assert_eq!(command.get_envs().count(), 3);
+        assert_eq!(command.get_current_dir(), Some(directory.as_path()));
+        for _ in 0..2 {
+            let output = command.output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            assert_eq!(text, format!("1|2||{}|name\nown group\n", directory.display()));
+        }
+        // SAFETY: as above.
+        let refused = unsafe { command.pre_exec(|| Err(io::Error::from_raw_os_error(libc::EXDEV))) }.output();
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EXDEV));
+        let named = Command::new("sh").arg0("other").args(["-c", "tr '\\0' ' ' < /proc/$$/cmdline"]).env_clear().output().unwrap();
+        assert!(named.stdout.starts_with(b"other -c"), "{named:?}");
+    });
+}
+
+#[test]
+fn what_output_sets_is_not_there_for_the_next_call() {
+    // In a process of its own, which can see where a grandchild writes to.
+    const NAME: &str = "what_output_sets_is_not_there_for_the_next_call";
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).matches("word").count(), 2, "{output:?}");
+        return;
+    }
+    let mut command = shell("echo word; cat");
+    assert_eq!(command.output().unwrap().stdout, b"word\n");
+    assert!(command.status().unwrap().success());
+    let child = command.spawn().unwrap();
+    assert!(child.stdout.is_none() && child.stdin.is_none());
+    assert!(child.wait_with_output().unwrap().stdout.is_empty());
+    assert_eq!(command.output().unwrap().stdout, b"word\n");
+}
+
+#[test]
+fn a_child_that_fills_both_pipes_does_not_stand_still() {
+    everywhere(|| {
+        // Each more than a pipe holds, in turns.
+        let script = "for i in 1 2 3; do head -c 200000 /dev/zero; head -c 200000 /dev/zero >&2; done";
+        let output = shell(script).output().unwrap();
+        assert_eq!((output.stdout.len(), output.stderr.len()), (600_000, 600_000));
+        // One of both, and none.
+        let one = shell(script).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        assert_eq!((one.stdout.len(), one.stderr.len()), (0, 600_000));
+        let none = shell(script).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap().wait_with_output().unwrap();
+        assert_eq!((none.stdout.len(), none.stderr.len()), (0, 0));
+    });
+}
+
+/// Sends numbered lines through `cat`, more than both pipes hold, while another reads.
+fn converse(child: &mut Child, lines: usize) {
+    let (mut stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    scope(|s| {
+        let read = s.spawn(move || BufReader::new(stdout).lines().map(|line| line.unwrap().parse::<usize>().unwrap()).eq(0..lines));
+        for line in 0..lines {
+            writeln!(stdin, "{line}").unwrap();
+        }
+        drop(stdin);
+        assert!(read.join().unwrap());
+    });
+}
+
+#[test]
+fn pipes_carry_more_than_they_hold_both_ways_on_one_worker() {
+    alone(|| {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        converse(&mut child, 5_000);
+        assert!(child.wait().unwrap().success());
+    });
+}
+
+#[test]
+fn many_children_at_once_on_one_worker() {
+    // Each ends only when its input is closed, which the last of them does for all: so all are waited for at once.
+    const CHILDREN: usize = 20;
+    alone(|| {
+        let started = AtomicUsize::new(0);
+        scope(|s| {
+            let waits: Vec<_> = (0..CHILDREN)
+                .map(|index| {
+                    let started = &started;
+                    s.spawn(move || {
+                        let mut child = shell(&format!("read line; exit {index}")).stdin(Stdio::piped()).spawn().unwrap();
+                        let input = child.stdin.take().unwrap();
+                        started.fetch_add(1, SeqCst);
+                        let waiter = spawn(move || child.wait().unwrap());
+                        while started.load(SeqCst) < CHILDREN {
+                            yield_now();
+                        }
+                        drop(input);
+                        waiter.join().unwrap()
+                    })
+                })
+                .collect();
+            for (index, wait) in waits.into_iter().enumerate() {
+                assert_eq!(wait.join().unwrap().code(), Some(index as i32));
+            }
+        });
+    });
+}
+
+#[test]
+fn a_wait_keeps_no_other_fiber_from_running() {
+    alone(|| {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let input = child.stdin.take().unwrap();
+        let begun = Arc::new(AtomicBool::new(false));
+        let told = begun.clone();
+        let waiter = spawn(move || {
+            told.store(true, SeqCst);
+            child.wait().unwrap()
+        });
+        until(|| begun.load(SeqCst));
+        assert!(!waiter.is_finished());
+        drop(input);
+        assert!(waiter.join().unwrap().success());
+    });
+}
+
+#[test]
+fn a_wait_closes_the_input() {
+    everywhere(|| {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        assert!(child.wait().unwrap().success());
+        assert!(child.stdin.is_none());
+    });
+}
+
+#[test]
+fn a_wait_that_is_cut_short_leaves_the_child() {
+    everywhere(|| {
+        let mut child = Command::new("sleep").arg("3600").spawn().unwrap();
+        let late = timeout(Duration::from_millis(1), || assert_eq!(child.wait().unwrap_err().kind(), ErrorKind::TimedOut));
+        assert!(late.is_err());
+        assert_eq!(child.try_wait().unwrap(), None);
+        child.kill().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+        assert!(!is_there(child.id()));
+    });
+}
+
+#[test]
+fn a_cancel_ends_a_wait_and_a_read() {
+    let mut child = Command::new("sleep").arg("3600").stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let reader = spawn(move || stdout.read(&mut [0; 10]).unwrap_err());
+    let waiter = spawn(move || (child.wait().unwrap_err(), child));
+    reader.cancel();
+    waiter.cancel();
+    assert!(is_cancelled(&reader.join().unwrap()));
+    let (error, mut child) = waiter.join().unwrap();
+    assert!(is_cancelled(&error));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn output_and_status_that_are_cut_short_kill_and_reap_the_child() {
+    everywhere(|| {
+        let path = std::env::temp_dir().join(format!("sinew-test-process-{}", std::process::id()));
+        let script = format!("echo $$ > '{0}.new'; mv '{0}.new' '{0}'; exec sleep 3600", path.display());
+        let calls: [fn(&mut Command) -> io::Result<()>; 2] = [|command| command.output().map(drop), |command| command.status().map(drop)];
+        for call in calls {
+            let path = path.clone();
+            let mut command = shell(&script);
+            command.stdout(Stdio::null());
+            let fiber = spawn(move || call(&mut command).unwrap_err());
+            until(|| path.exists());
+            let id: u32 = std::fs::read_to_string(&path).unwrap().trim().parse().unwrap();
+            fiber.cancel();
+            assert!(is_cancelled(&fiber.join().unwrap()));
+            assert!(!is_there(id), "the child is still there");
+            std::fs::remove_file(&path).unwrap();
+        }
+        let late = timeout(Duration::from_millis(20), || Command::new("sleep").arg("3600").output());
+        assert!(late.is_err());
+    });
+}
+
+#[test]
+fn one_that_is_cancelled_starts_nothing() {
+    everywhere(|| {
+        let path = std::env::temp_dir().join(format!("sinew-test-process-none-{}", std::process::id()));
+        current().cancel();
+        assert!(is_cancelled(&Command::new("touch").arg(&path).spawn().unwrap_err()));
+        assert!(is_cancelled(&Command::new("touch").arg(&path).output().unwrap_err()));
+        assert!(!path.exists());
+    });
+}
+
+#[test]
+fn a_child_outlives_the_thread_pool_it_was_asked_for_by() {
+    // One that is to die with its parent dies with the thread that started it: that must not be one of the pool's.
+    let runtime = sinew::Runtime::builder().workers(1).blocking_idle(Duration::ZERO).build().unwrap();
+    let mut child = runtime.run(|| {
+        let mut command = Command::new("cat");
+        // SAFETY: a call of the system, fit for a forked child.
+        unsafe {
+            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            })
+        };
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        until(|| sinew::metrics().blocking_threads == 0);
+        child
+    });
+    drop(runtime);
+    converse(&mut child, 10);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn ends_can_be_given_to_another_child() {
+    everywhere(|| {
+        let mut first = shell("echo one two").stdout(Stdio::piped()).spawn().unwrap();
+        let second = Command::new("wc").arg("-w").stdin(first.stdout.take().unwrap()).output().unwrap();
+        assert_eq!(String::from_utf8(second.stdout).unwrap().trim(), "2");
+        assert!(first.wait().unwrap().success());
+
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        assert_eq!(stdin.as_fd().as_raw_fd(), stdin.as_raw_fd());
+        // Std's own calls find them blocking.
+        let mut stdin = std::fs::File::from(OwnedFd::from(stdin));
+        let mut stdout = std::fs::File::from(OwnedFd::from(stdout));
+        stdin.write_all(b"there").unwrap();
+        drop(stdin);
+        let mut text = String::new();
+        stdout.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "there");
+        child.wait().unwrap();
+    });
+}
+
+#[test]
+fn a_write_to_one_that_is_gone_is_a_broken_pipe() {
+    everywhere(|| {
+        let mut child = shell("exec <&-; echo closed; read line <&1").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut closed = [0; 7];
+        child.stdout.as_mut().unwrap().read_exact(&mut closed).unwrap();
+        let error = child.stdin.as_mut().unwrap().write_all(b"for nobody").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    });
+}

@@ -1,0 +1,105 @@
+#[path = "../../../src/event/timers.rs"]
+pub mod timers;
+
+/// A source whose kernel is another shuttle thread: it [answers](answer) what fibers wait for, and rings the bell of who sleeps.
+pub mod source {
+    use std::cell::RefCell;
+    use std::io;
+
+    use crate::base::atomic::{AtomicU32, Relaxed};
+    use crate::base::list::List;
+    use crate::fiber::Control;
+    use crate::fiber::state::Cause;
+    use crate::os::bell::Bell;
+    use crate::os::{clock, futex};
+
+    pub const SOURCE_TURNS: u32 = 16;
+
+    #[derive(Clone, Copy)]
+    pub enum Io {
+        Auto,
+    }
+
+    pub enum Driver {
+        Stand,
+    }
+
+    impl Driver {
+        pub fn choose(_io: Io) -> io::Result<Driver> {
+            Ok(Driver::Stand)
+        }
+    }
+
+    /// What a fiber waits for here; another thread answers it.
+    pub struct Question {
+        pub answered: AtomicU32,
+        pub bell: *const Bell,
+    }
+
+    /// Answers a question as the kernel does: the answer is there to be read, and whoever sleeps at the source wakes.
+    pub fn answer(question: &Question) {
+        let bell = question.bell;
+        question.answered.store(1, Relaxed);
+        // SAFETY: bells are never freed.
+        unsafe {
+            (*bell).word().fetch_add(1, Relaxed);
+            futex::wake_one((*bell).word());
+        }
+    }
+
+    pub struct Source {
+        bell: *const Bell,
+        /// Rings seen.
+        heard: u32,
+        asked: RefCell<Vec<(*const Question, *const Control)>>,
+    }
+
+    impl Source {
+        pub fn open(_driver: Driver, bell: &Bell) -> io::Result<Self> {
+            Ok(Self { bell, heard: bell.word().load(Relaxed), asked: RefCell::default() })
+        }
+
+        pub fn ask(&mut self, question: &mut Question, control: &Control) {
+            question.bell = self.bell;
+            self.asked.borrow_mut().push((question, control));
+        }
+
+        pub fn is_ring(&self) -> bool {
+            false
+        }
+
+        pub fn has_unsent(&self) -> bool {
+            false
+        }
+
+        pub fn has_found(&self) -> bool {
+            // SAFETY: who asks waits until it is answered.
+            self.asked.borrow().iter().any(|(question, _)| unsafe { (**question).answered.load(Relaxed) } != 0)
+        }
+
+        pub fn look(&mut self, _turn: u32, woken: &List<Control>) {
+            self.asked.borrow_mut().retain(|&(question, control)| {
+                // SAFETY: as above.
+                unsafe {
+                    let answered = (*question).answered.load(Relaxed) != 0;
+                    if answered && let Some(claimed) = (*control).claim(Cause::Woken) {
+                        woken.push(claimed.control.cast_mut());
+                    }
+                    !answered
+                }
+            });
+        }
+
+        /// As epoll's: a ring since the last sleep ends this one at once.
+        pub fn sleep(&mut self, deadline_ns: u64) {
+            // SAFETY: bells are never freed.
+            let word = unsafe { (*self.bell).word() };
+            if !self.has_found() && word.load(Relaxed) == self.heard {
+                // A sleep until idle stacks are to be trimmed, a second away, would hide a wake that is lost.
+                let is_far = deadline_ns.saturating_sub(clock::now_ns()) > 500_000_000;
+                futex::wait(word, self.heard, if is_far { u64::MAX } else { deadline_ns });
+            }
+            self.heard = word.load(Relaxed);
+        }
+    }
+}

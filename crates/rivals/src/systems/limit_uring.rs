@@ -3,7 +3,7 @@
 //! `limit-uring` receives by multishot operations into buffers that the kernel chooses. `limit-uring-1` receives once into the connection's own buffer, as a
 //! fiber's `read(&mut buffer)` must, and asks for the next message when the echo is sent. The environment variable `RIVALS_RING` changes how: words of
 //! `deferred`, `cooperative` (when the kernel finishes operations), `poll-first` (do not try a receive before the socket is ready), `call` (send by a system call at once
-//! instead of through the ring). `docs/uring.md` has the figures. By default `limit-uring-1` has the flags of Sinew's driver.
+//! instead of through the ring). `docs/uring.md` has the figures.
 
 use std::io;
 use std::net::TcpListener;
@@ -50,7 +50,7 @@ pub(crate) fn serve_multishot(_: &Job) -> Vec<Reading> {
 
 /// One receive for each message.
 pub(crate) fn serve_single(_: &Job) -> Vec<Reading> {
-    serve(Ways { multishot: false, deferred: false, poll_first: false, call: false }.changed())
+    serve(Ways { multishot: false, deferred: true, poll_first: false, call: false }.changed())
 }
 
 impl Ways {
@@ -73,7 +73,7 @@ impl Ways {
         if self.deferred {
             builder.setup_defer_taskrun();
         } else {
-            builder.setup_coop_taskrun().setup_taskrun_flag();
+            builder.setup_coop_taskrun();
         }
         builder.build(SUBMISSIONS)
     }

@@ -76,6 +76,22 @@ pub(crate) const ALL: &[System] = &[
         side: Side::Ours,
     },
     System {
+        name: "sinew-uring",
+        about: "a settled fiber per connection, sockets by io_uring; HTTP by hand",
+        takes: |job| only(job, Kind::Server),
+        perform: sinew::serve_uring,
+        version: || locked("sinew"),
+        side: Side::Ours,
+    },
+    System {
+        name: "sinew-epoll",
+        about: "the same by epoll",
+        takes: |job| only(job, Kind::Server),
+        perform: sinew::serve_epoll,
+        version: || locked("sinew"),
+        side: Side::Ours,
+    },
+    System {
         name: "tokio-ct",
         about: "tokio, current-thread runtime (jobs of one worker)",
         takes: |job| if job.workers == 1 { schedules(job) } else { Takes::No },
@@ -213,7 +229,7 @@ pub(crate) const ALL: &[System] = &[
         about: "a hand-written loop on io_uring that receives by multishot operations into provided buffers",
         takes: echoes_on_one_cpu,
         perform: limit_uring::serve_multishot,
-        version: || locked("io-uring"),
+        version: || Ok("in this crate".into()),
         side: Side::Limit,
     },
     System {
@@ -221,7 +237,7 @@ pub(crate) const ALL: &[System] = &[
         about: "the same with one receive for each message into a buffer of the connection: the limit of reads into borrowed buffers",
         takes: echoes_on_one_cpu,
         perform: limit_uring::serve_single,
-        version: || locked("io-uring"),
+        version: || Ok("in this crate".into()),
         side: Side::Limit,
     },
 ];

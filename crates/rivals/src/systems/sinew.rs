@@ -10,9 +10,10 @@ use sinew::{Fiber, JoinHandle, Runtime};
 use crate::deeds::blocking::Blocking;
 use crate::deeds::blocking::channels::{Channel, Channels};
 use crate::deeds::blocking::locks::Locks;
+use crate::deeds::blocking::servers::{self, net_as_in_std};
 use crate::deeds::raw::Raw;
 use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT};
-use crate::job::Job;
+use crate::job::{Job, Reading};
 
 pub(crate) struct Sinew;
 
@@ -50,6 +51,24 @@ impl Blocking for Sinew {
     fn wait(_: &Fiber) {
         sinew::park();
     }
+}
+
+net_as_in_std!(Sinew, sinew::net);
+
+/// Serves by io_uring.
+pub(crate) fn serve_uring(job: &Job) -> Vec<Reading> {
+    serve("uring", job)
+}
+
+/// Serves by epoll.
+pub(crate) fn serve_epoll(job: &Job) -> Vec<Reading> {
+    serve("epoll", job)
+}
+
+fn serve(driver: &str, job: &Job) -> Vec<Reading> {
+    // SAFETY: this process has one thread yet, so nobody reads the environment meanwhile.
+    unsafe { std::env::set_var("SINEW_IO", driver) };
+    servers::perform::<Sinew>(job)
 }
 
 impl Locks for Sinew {

@@ -6,9 +6,11 @@ package main
 
 import (
 	"bufio"
+	"encoding/binary"
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -39,6 +41,8 @@ const (
 	hog            = 'h'
 	hogSpan        = 10 * time.Millisecond
 	hello          = "Hello, world!"
+	blockBytes     = 4096
+	blocks         = 16 << 10
 )
 
 var tasks, turns, budgetMs int
@@ -76,6 +80,7 @@ func main() {
 		"hog":         func() { serve(burnIfHog()) },
 		"hog-paced":   func() { serve(burnIfHog()) },
 		"http":        serveHTTP,
+		"file-read":   fileRead,
 	}
 	do, known := deeds[deed]
 	if !known {
@@ -573,4 +578,62 @@ func threadTime() time.Duration {
 	var now syscall.Timespec
 	syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, threadClock, uintptr(unsafe.Pointer(&now)), 0)
 	return time.Duration(now.Nano())
+}
+
+func fileRead() {
+	file := numbered()
+	late := make([][]int64, tasks)
+	var cpu time.Duration
+	took := untilEnough(func(turns int) time.Duration {
+		cpu = cpuTime()
+		took := together(func(index int) {
+			own, block := make([]int64, turns), make([]byte, blockBytes)
+			for turn := range own {
+				hash := (uint64(index)<<32 | uint64(turn) + 1) * 6364136223846793005
+				offset := int64(hash>>40) % blocks * blockBytes
+				start := time.Now()
+				got, err := file.ReadAt(block, offset)
+				own[turn] = int64(time.Since(start))
+				if err != nil {
+					panic(err)
+				}
+				check(uint64(got), blockBytes)
+				check(binary.LittleEndian.Uint64(block)*blockBytes, uint64(offset))
+			}
+			late[index] = own
+		})
+		cpu = cpuTime() - cpu
+		return took
+	})
+	var all []int64
+	for _, own := range late {
+		all = append(all, own...)
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i] < all[j] })
+	say("-", "us_cpu_per_request", cpu.Seconds()*1e6/float64(len(all)))
+	say("-", "requests_per_s", float64(len(all))/took.Seconds())
+	for _, quantile := range []struct {
+		unit  string
+		share float64
+	}{{"p50_us", 0.5}, {"p99_us", 0.99}, {"p999_us", 0.999}} {
+		rank := int(math.Ceil(quantile.share * float64(len(all))))
+		say("-", quantile.unit, float64(all[rank-1])/1e3)
+	}
+}
+
+// numbered makes a file in which every block begins with its number; it goes with the process.
+func numbered() *os.File {
+	file, err := os.CreateTemp("", "rivals-blocks-")
+	if err != nil {
+		panic(err)
+	}
+	os.Remove(file.Name())
+	block := make([]byte, blockBytes)
+	for number := uint64(0); number < blocks; number++ {
+		binary.LittleEndian.PutUint64(block, number)
+		if _, err := file.Write(block); err != nil {
+			panic(err)
+		}
+	}
+	return file
 }

@@ -57,6 +57,8 @@ pub(crate) enum Deed {
     HogPaced,
     /// As `Echo`, but requests are for an HTTP page of one line.
     Http,
+    /// `tasks` tasks, all started, read 4 KiB each at random places of a file that is in memory, `turns` times.
+    FileRead,
 }
 
 /// What a deed is about: not every system has all.
@@ -66,6 +68,7 @@ pub(crate) enum Kind {
     Task,
     Lock,
     Channel,
+    File,
     /// The job is done by the load; the system serves in another process.
     Server,
 }
@@ -80,6 +83,7 @@ impl Deed {
             Self::Mutex | Self::MutexWait | Self::RwLock => Kind::Lock,
             Self::PingPong | Self::TwoToOne | Self::TwoToTwo | Self::Select | Self::Oneshot => Kind::Channel,
             Self::Echo | Self::EchoShared | Self::Hog | Self::HogPaced | Self::Http => Kind::Server,
+            Self::FileRead => Kind::File,
         }
     }
 

@@ -15,8 +15,8 @@ use crate::cpu;
 use crate::deeds::servers::{HOG, HOG_EVERY, HTTP_REQUEST, MESSAGE_BYTES};
 use crate::job::{Deed, Job, Reading};
 use crate::poll::{self, EPOLLIN, Poll};
+use crate::requests::Requests;
 use crate::server::{self, Server};
-use crate::stats::quantile;
 use crate::systems::System;
 
 /// A server that says nothing for so long has failed.
@@ -50,32 +50,6 @@ fn run_before_all_others() {
     let priority = libc::sched_param { sched_priority: 1 };
     // SAFETY: the priority is plain data that lives through the call.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) };
-}
-
-/// What a span of load gave.
-struct Answers {
-    /// Latency of each answer that counts.
-    late_ns: Vec<u64>,
-    /// All answers, also those of hogs.
-    count: usize,
-    took: Duration,
-}
-
-impl Answers {
-    fn readings(mut self, cpu: Duration) -> Vec<Reading> {
-        assert!(!self.late_ns.is_empty(), "the server answered nothing");
-        self.late_ns.sort_unstable();
-        let share = |share| quantile(&self.late_ns, share) as f64 / 1e3;
-        [
-            ("us_cpu_per_request", cpu.as_secs_f64() * 1e6 / self.count as f64),
-            ("requests_per_s", self.count as f64 / self.took.as_secs_f64()),
-            ("p50_us", share(0.5)),
-            ("p99_us", share(0.99)),
-            ("p999_us", share(0.999)),
-        ]
-        .map(|(unit, value)| Reading::new("", unit, value))
-        .into()
-    }
 }
 
 /// A connection and the request under way on it.
@@ -130,9 +104,9 @@ impl Load {
         Self { deed: job.deed, poll, ready: Vec::new(), clients, request, answer_bytes, start: Instant::now(), asked: 0, free }
     }
 
-    fn run(&mut self, span: Duration) -> Answers {
+    fn run(&mut self, span: Duration) -> Requests {
         let start = Instant::now();
-        let mut answers = Answers { late_ns: Vec::new(), count: 0, took: Duration::ZERO };
+        let mut answers = Requests { late_ns: Vec::new(), count: 0, took: Duration::ZERO };
         let mut pace = (self.deed == Deed::HogPaced).then(|| Pace { begun_ns: self.now_ns(), asked: 0 });
         while start.elapsed() < span {
             let limit = match &mut pace {
@@ -165,7 +139,7 @@ impl Load {
     }
 
     /// Takes what answers there are, or come within `limit`.
-    fn collect(&mut self, limit: Duration, answers: &mut Answers) {
+    fn collect(&mut self, limit: Duration, answers: &mut Requests) {
         self.ready.clear();
         self.ready.extend(self.poll.wait(Some(limit)));
         assert!(limit < PATIENCE || !self.ready.is_empty(), "no answer for {} s", PATIENCE.as_secs());
@@ -271,13 +245,5 @@ mod tests {
     fn the_length_of_an_http_answer_is_in_its_head() {
         assert_eq!(http_answer_bytes(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n"), None);
         assert_eq!(http_answer_bytes(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel"), Some(43));
-    }
-
-    #[test]
-    fn hogs_count_as_requests_and_not_in_latency() {
-        let answers = Answers { late_ns: vec![1000, 2000, 3000], count: 4, took: Duration::from_millis(2) };
-        let readings = answers.readings(Duration::from_micros(20));
-        let of = |unit: &str| readings.iter().find(|reading| reading.unit == unit).unwrap().value;
-        assert_eq!((of("us_cpu_per_request"), of("requests_per_s"), of("p50_us"), of("p999_us")), (5.0, 2000.0, 2.0, 3.0));
     }
 }

@@ -12,6 +12,7 @@ mod machine;
 mod poll;
 mod proc;
 mod report;
+mod requests;
 mod rounds;
 mod row;
 mod server;

@@ -176,6 +176,11 @@ pub(crate) const ALL: &[Workload] = &[
         cases: |scale| one(Job::new(Deed::Http).tasks(scale.pick(64, 64, 3)).turns(scale.pick(2000, 500, 20))),
     },
     Workload {
+        name: "file-read",
+        about: "32 tasks read 4 KiB each at random places of a file of 64 MiB that is in memory, two workers; tokio and smol by one call of their threads for what blocks",
+        cases: |scale| one(repeated(Deed::FileRead, scale).workers(2).tasks(scale.pick(32, 32, 3))),
+    },
+    Workload {
         name: "curve",
         about: "the cost of a yield (one worker) and of a spawn and join (N spawned, then joined; two workers) as N grows",
         cases: curve,

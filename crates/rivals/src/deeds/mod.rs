@@ -4,6 +4,7 @@
 //! shapes share. A system only says how it spawns, joins, yields, sleeps and waits.
 
 pub(crate) mod blocking;
+pub(crate) mod files;
 pub(crate) mod futures;
 pub(crate) mod raw;
 pub(crate) mod servers;

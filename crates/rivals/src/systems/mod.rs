@@ -62,7 +62,7 @@ pub(crate) const ALL: &[System] = &[
     System {
         name: "sinew",
         about: "settled fibers; for switches, the library's switch file alone",
-        takes: |job| if is_server(job) { Takes::No } else { Takes::Yes },
+        takes: |job| if is_io(job) { Takes::No } else { Takes::Yes },
         perform: |job| if is_switch(job) { raw::perform::<sinew::Switch>(job) } else { blocking::perform::<sinew::Sinew>(job) },
         version: || locked("sinew"),
         side: Side::Ours,
@@ -77,17 +77,17 @@ pub(crate) const ALL: &[System] = &[
     },
     System {
         name: "sinew-uring",
-        about: "a settled fiber per connection, sockets by io_uring; HTTP by hand",
-        takes: |job| only(job, Kind::Server),
-        perform: sinew::serve_uring,
+        about: "a settled fiber per connection, sockets and files by io_uring; HTTP by hand",
+        takes: |job| if is_io(job) { Takes::Yes } else { Takes::No },
+        perform: sinew::perform_uring,
         version: || locked("sinew"),
         side: Side::Ours,
     },
     System {
         name: "sinew-epoll",
-        about: "the same by epoll",
-        takes: |job| only(job, Kind::Server),
-        perform: sinew::serve_epoll,
+        about: "the same by epoll, files by threads for what blocks",
+        takes: |job| if is_io(job) { Takes::Yes } else { Takes::No },
+        perform: sinew::perform_epoll,
         version: || locked("sinew"),
         side: Side::Ours,
     },
@@ -95,7 +95,7 @@ pub(crate) const ALL: &[System] = &[
         name: "tokio-ct",
         about: "tokio, current-thread runtime (jobs of one worker)",
         takes: |job| if job.workers == 1 { schedules(job) } else { Takes::No },
-        perform: |job| if is_server(job) { tokio::serve::<false>(job) } else { futures::perform::<tokio::CurrentThread>(job) },
+        perform: |job| if is_io(job) { tokio::perform_io::<false>(job) } else { futures::perform::<tokio::CurrentThread>(job) },
         version: tokio_version,
         side: Side::Runtime,
     },
@@ -103,15 +103,15 @@ pub(crate) const ALL: &[System] = &[
         name: "tokio-mt",
         about: "tokio, multi-thread runtime",
         takes: schedules,
-        perform: |job| if is_server(job) { tokio::serve::<true>(job) } else { futures::perform::<tokio::MultiThread>(job) },
+        perform: |job| if is_io(job) { tokio::perform_io::<true>(job) } else { futures::perform::<tokio::MultiThread>(job) },
         version: tokio_version,
         side: Side::Runtime,
     },
     System {
         name: "may",
         about: "stackful coroutines, default stack of 32 KiB",
-        takes: schedules,
-        perform: |job| if is_server(job) { may::serve(job) } else { blocking::perform::<may::May>(job) },
+        takes: |job| if job.deed == Deed::FileRead { Takes::No } else { schedules(job) },
+        perform: |job| if is_io(job) { may::serve(job) } else { blocking::perform::<may::May>(job) },
         version: || Ok(format!("{} (may_minihttp {})", locked("may")?, locked("may_minihttp")?)),
         side: Side::Runtime,
     },
@@ -119,7 +119,7 @@ pub(crate) const ALL: &[System] = &[
         name: "smol",
         about: "one executor that every worker thread runs",
         takes: |job| if job.deed == Deed::Http { Takes::No } else { schedules(job) },
-        perform: |job| if is_server(job) { futures::servers::echoes::<smol::Smol>(job) } else { futures::perform::<smol::Smol>(job) },
+        perform: |job| if is_io(job) { futures::perform_io::<smol::Smol>(job) } else { futures::perform::<smol::Smol>(job) },
         version: || {
             let parts = ["async-executor", "async-lock", "async-channel"].map(|part| Ok::<_, String>(format!("{part} {}", locked(part)?)));
             Ok(format!("{} ({})", locked("smol")?, parts.into_iter().collect::<Result<Vec<_>, _>>()?.join(", ")))
@@ -139,7 +139,7 @@ pub(crate) const ALL: &[System] = &[
         about: "std::thread, its locks and channels; with one worker, all on one CPU",
         takes: threads_take,
         perform: |job| {
-            if is_server(job) { blocking::servers::perform::<threads::Threads>(job) } else { blocking::perform::<threads::Threads>(job) }
+            if is_io(job) { blocking::perform_io::<threads::Threads>(job) } else { blocking::perform::<threads::Threads>(job) }
         },
         version: || Ok(env!("RIVALS_RUSTC").into()),
         side: Side::Rival,
@@ -250,6 +250,11 @@ pub(crate) fn named(name: &str) -> Result<&'static System, String> {
 
 fn is_switch(job: &Job) -> bool {
     job.deed.kind() == Kind::Switch
+}
+
+/// What depends on how a system does I/O.
+fn is_io(job: &Job) -> bool {
+    matches!(job.deed.kind(), Kind::Server | Kind::File)
 }
 
 fn is_server(job: &Job) -> bool {

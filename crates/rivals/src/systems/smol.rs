@@ -1,9 +1,12 @@
 //! smol: one executor that the asked number of threads run, as `smol::spawn` itself sets it up.
 
+use std::fs::File;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +19,7 @@ use smol::{Executor, Task, Timer};
 
 use crate::deeds::futures::Futures;
 use crate::deeds::futures::channels::{Channel, Channels};
+use crate::deeds::futures::files::{Block, Files};
 use crate::deeds::futures::locks::Locks;
 use crate::deeds::futures::servers::Net;
 use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT};
@@ -105,6 +109,13 @@ impl Channels for Smol {
             sum += race(first, last).await.expect(SENT);
         }
         sum
+    }
+}
+
+impl Files for Smol {
+    async fn read_at(file: Arc<File>, mut block: Block, offset: u64) -> (io::Result<usize>, Block) {
+        let read = move || (file.read_at(&mut *block, offset), block);
+        smol::unblock(read).await
     }
 }
 

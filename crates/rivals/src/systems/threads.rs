@@ -1,6 +1,10 @@
 //! The standard library's threads, locks and channels: what a program does without a runtime. And the locks and channels of crates that threads use.
 
+use std::fs::File;
+use std::io;
 use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
@@ -8,6 +12,7 @@ use std::time::Duration;
 use crate::cpu;
 use crate::deeds::blocking::Blocking;
 use crate::deeds::blocking::channels::{Channel, Channels};
+use crate::deeds::blocking::files::Files;
 use crate::deeds::blocking::locks::Locks;
 use crate::deeds::blocking::servers::net_as_in_std;
 use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT, UNPOISONED};
@@ -50,6 +55,17 @@ impl Blocking for Threads {
 }
 
 net_as_in_std!(Threads, std::net);
+
+impl Files for Threads {
+    type File = File;
+
+    fn open(path: &Path) -> io::Result<File> {
+        File::open(path)
+    }
+    fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        file.read_at(buffer, offset)
+    }
+}
 
 impl Locks for Threads {
     type Mutex = Mutex<u64>;

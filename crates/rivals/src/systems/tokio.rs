@@ -1,9 +1,12 @@
 //! tokio: the multi-thread runtime and the current-thread one, both with all drivers on, as `#[tokio::main]` sets them up.
 
 use std::convert::Infallible;
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -19,10 +22,11 @@ use tokio::sync::{Mutex, Notify, RwLock, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::smol::Async;
-use crate::deeds::futures::Futures;
 use crate::deeds::futures::channels::{Channel, Channels};
+use crate::deeds::futures::files::{Block, Files};
 use crate::deeds::futures::locks::Locks;
 use crate::deeds::futures::servers::{self, Net};
+use crate::deeds::futures::{self, Futures};
 use crate::deeds::servers::HELLO;
 use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT};
 use crate::job::{Deed, Job, Reading};
@@ -139,6 +143,13 @@ impl<const WORKERS: bool> Channels for Tokio<WORKERS> {
     }
 }
 
+impl<const WORKERS: bool> Files for Tokio<WORKERS> {
+    async fn read_at(file: Arc<File>, mut block: Block, offset: u64) -> (io::Result<usize>, Block) {
+        let read = move || (file.read_at(&mut *block, offset), block);
+        tokio::task::spawn_blocking(read).await.expect("a read does not panic")
+    }
+}
+
 impl<const WORKERS: bool> Net for Tokio<WORKERS> {
     type Listener = TcpListener;
     type Stream = TcpStream;
@@ -164,9 +175,9 @@ impl<const WORKERS: bool> Net for Tokio<WORKERS> {
     }
 }
 
-/// Serves `job`, for ever.
-pub(crate) fn serve<const WORKERS: bool>(job: &Job) -> Vec<Reading> {
-    if job.deed == Deed::Http { hellos::<WORKERS>(job) } else { servers::echoes::<Tokio<WORKERS>>(job) }
+/// Does a job about sockets or files.
+pub(crate) fn perform_io<const WORKERS: bool>(job: &Job) -> Vec<Reading> {
+    if job.deed == Deed::Http { hellos::<WORKERS>(job) } else { futures::perform_io::<Tokio<WORKERS>>(job) }
 }
 
 /// Answers HTTP requests by hyper, as its guide shows.

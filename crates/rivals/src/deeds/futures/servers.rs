@@ -22,7 +22,7 @@ pub(crate) trait Net: Futures {
 }
 
 /// Echoes for `job` on `S`, for ever.
-pub(crate) fn echoes<S: Net>(job: &Job) -> Vec<Reading> {
+pub(crate) fn perform<S: Net>(job: &Job) -> Vec<Reading> {
     let deed = job.deed;
     serve::<S, _>(job, move |stream| echo::<S>(deed, stream))
 }

@@ -235,6 +235,103 @@ fn fibers_that_share_a_cursor_share_out_the_file() {
 }
 
 #[test]
+fn a_read_comes_short_at_the_end_only_wherever_the_file_is() {
+    // Parts of the file are put out of memory, where the file system allows that: a trial on the worker finds a part then.
+    everywhere(|| {
+        const LENGTH: usize = 40_000;
+        let place = Place::new();
+        let content: Vec<u8> = (0..LENGTH).map(|index| (index / 7 + index / 4096) as u8).collect();
+        let path = place.file("file", &content);
+        let std = std::fs::File::open(&path).unwrap();
+        std.sync_all().unwrap();
+        for from_page in 0..10 {
+            // SAFETY: numbers go in.
+            unsafe { libc::posix_fadvise(std.as_raw_fd(), from_page * 4096, 0, libc::POSIX_FADV_DONTNEED) };
+            let mut file = File::open(&path).unwrap();
+            let mut buffer = vec![0; LENGTH + 100];
+            assert_eq!(file.read(&mut buffer[..LENGTH - 1]).unwrap(), LENGTH - 1);
+            assert!(buffer[..LENGTH - 1] == content[..LENGTH - 1]);
+            assert_eq!(file.stream_position().unwrap(), LENGTH as u64 - 1);
+            // SAFETY: as above.
+            unsafe { libc::posix_fadvise(std.as_raw_fd(), from_page * 4096, 0, libc::POSIX_FADV_DONTNEED) };
+            assert_eq!(file.read_at(&mut buffer, 1).unwrap(), LENGTH - 1);
+            assert!(buffer[..LENGTH - 1] == content[1..]);
+            assert_eq!(file.read(&mut buffer).unwrap(), 1);
+            assert_eq!(file.read(&mut buffer).unwrap(), 0);
+        }
+    });
+}
+
+#[test]
+fn records_of_a_shared_cursor_are_not_torn() {
+    // Each read is one, whether it was done on a worker or in the pool: it gives bytes that follow each other, and no other read gives them.
+    const RECORD: usize = 8;
+    const RECORDS: usize = 30_000;
+    let place = Place::new();
+    let content: Vec<u8> = (0..RECORDS as u64).flat_map(u64::to_le_bytes).collect();
+    let path = place.file("file", &content);
+    let file = File::open(&path).unwrap();
+    let (seen, file) = (&(0..RECORDS).map(|_| AtomicUsize::new(0)).collect::<Vec<_>>(), &file);
+    scope(|s| {
+        for reader in 0..6 {
+            s.spawn(move || {
+                // Those above 64 KiB go to the pool.
+                let mut buffer = vec![0; RECORD * [1, 100, 9_000][reader % 3]];
+                loop {
+                    let read = (&*file).read(&mut buffer).unwrap();
+                    if read == 0 {
+                        return;
+                    }
+                    let records: Vec<_> =
+                        buffer[..read].chunks(RECORD).map(|record| u64::from_le_bytes(record.try_into().unwrap()) as usize).collect();
+                    assert!(records.iter().zip(records[0]..).all(|(&record, expected)| record == expected), "a read is torn");
+                    for record in records {
+                        seen[record].fetch_add(1, SeqCst);
+                    }
+                }
+            });
+        }
+    });
+    assert!(seen.iter().all(|count| count.load(SeqCst) == 1));
+}
+
+#[test]
+fn one_reads_and_another_writes_through_the_same_handle() {
+    // A FIFO opened both ways: the read waits, and must not keep the write from being done.
+    everywhere(|| {
+        let place = Place::new();
+        make_fifo(&place.at("fifo"));
+        let file = File::options().read(true).write(true).open(place.at("fifo")).unwrap();
+        scope(|s| {
+            let reader = s.spawn(|| {
+                let mut word = [0; 5];
+                (&file).read_exact(&mut word).map(|()| word)
+            });
+            for _ in 0..100 {
+                yield_now();
+            }
+            (&file).write_all(b"hello").unwrap();
+            assert_eq!(&reader.join().unwrap().unwrap(), b"hello");
+        });
+    });
+}
+
+#[test]
+fn the_end_of_a_fifo_is_an_end() {
+    everywhere(|| {
+        let place = Place::new();
+        make_fifo(&place.at("fifo"));
+        let keeper = File::options().read(true).write(true).open(place.at("fifo")).unwrap();
+        let mut reader = File::open(place.at("fifo")).unwrap();
+        (&keeper).write_all(b"ab").unwrap();
+        drop(keeper);
+        let mut buffer = [0; 5];
+        assert_eq!(reader.read(&mut buffer).unwrap(), 2);
+        assert_eq!(reader.read(&mut buffer).unwrap(), 0);
+    });
+}
+
+#[test]
 fn functions_do_and_fail_as_std_does() {
     everywhere(|| {
         let (place, other) = (Place::new(), Place::new());

@@ -31,6 +31,7 @@
 //! # std::io::Result::Ok(())
 //! ```
 
+mod cursor;
 mod directory;
 mod file;
 mod operations;

@@ -75,8 +75,14 @@ fn waiters_of_one_listener_share_out_its_signals() {
     everywhere(|| {
         let range = 3..11;
         let signals = Signals::new(range.clone().map(own)).unwrap();
+        let waiting = AtomicUsize::new(0);
+        let wait = || {
+            waiting.fetch_add(1, SeqCst);
+            signals.wait().unwrap()
+        };
         scope(|s| {
-            let waits: Vec<_> = range.clone().map(|_| s.spawn(|| signals.wait().unwrap())).collect();
+            let waits: Vec<_> = range.clone().map(|_| s.spawn(wait)).collect();
+            until(|| waiting.load(SeqCst) == range.len());
             for number in range.clone() {
                 raise(own(number));
             }
@@ -121,7 +127,7 @@ fn a_wait_can_be_cut_short_and_loses_nothing() {
         let other = Signals::new([own(12)]).unwrap();
         let late = timeout(Duration::from_millis(1), || assert_eq!(signals.wait().unwrap_err().kind(), ErrorKind::TimedOut));
         assert!(late.is_err());
-        let waiter = spawn(|| ctrl_c().unwrap_err());
+        let waiter = spawn(|| wait([own(14)]).unwrap_err());
         waiter.cancel();
         assert!(is_cancelled(&waiter.join().unwrap()));
         raise(own(12));

@@ -6,8 +6,13 @@ package main
 
 import (
 	"bufio"
+	"encoding/binary"
 	"flag"
 	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
 	"os"
 	"runtime"
 	"sort"
@@ -17,6 +22,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 const (
@@ -31,6 +37,12 @@ const (
 	channelPlaces  = 1024
 	selectChannels = 8
 	selectPlaces   = 1
+	bufferBytes    = 1024
+	hog            = 'h'
+	hogSpan        = 10 * time.Millisecond
+	hello          = "Hello, world!"
+	blockBytes     = 4096
+	blocks         = 16 << 10
 )
 
 var tasks, turns, budgetMs int
@@ -47,22 +59,28 @@ func main() {
 	runtime.GOMAXPROCS(*workers)
 
 	deeds := map[string]func(){
-		"yield":      func() { paced(tasks, yields) },
-		"spawn-join": func() { paced(1, spawnJoin) },
-		"spawn-all":  func() { paced(tasks, spawnAll) },
-		"skynet":     skynet,
-		"wake":       wake,
-		"timers":     func() { timers(""); timers("warm-") },
-		"parked":     parked,
-		"idle":       idle,
-		"mutex":      func() { paced(tasks, mutex) },
-		"mutex-wait": mutexWait,
-		"rw-lock":    func() { paced(tasks, rwLock) },
-		"ping-pong":  func() { paced(1, pingPong) },
-		"two-to-one": func() { paced(producers, func(turns int) time.Duration { return stream(turns, 1) }) },
-		"two-to-two": func() { paced(producers, func(turns int) time.Duration { return stream(turns, 2) }) },
-		"select":     func() { paced(selectChannels, selects) },
-		"oneshot":    func() { paced(1, oneshot) },
+		"yield":       func() { paced(tasks, yields) },
+		"spawn-join":  func() { paced(1, spawnJoin) },
+		"spawn-all":   func() { paced(tasks, spawnAll) },
+		"skynet":      skynet,
+		"wake":        wake,
+		"timers":      func() { timers(""); timers("warm-") },
+		"parked":      parked,
+		"idle":        idle,
+		"mutex":       func() { paced(tasks, mutex) },
+		"mutex-wait":  mutexWait,
+		"rw-lock":     func() { paced(tasks, rwLock) },
+		"ping-pong":   func() { paced(1, pingPong) },
+		"two-to-one":  func() { paced(producers, func(turns int) time.Duration { return stream(turns, 1) }) },
+		"two-to-two":  func() { paced(producers, func(turns int) time.Duration { return stream(turns, 2) }) },
+		"select":      func() { paced(selectChannels, selects) },
+		"oneshot":     func() { paced(1, oneshot) },
+		"echo":        func() { serve(func([]byte) {}) },
+		"echo-shared": func() { serve(func([]byte) {}) },
+		"hog":         func() { serve(burnIfHog()) },
+		"hog-paced":   func() { serve(burnIfHog()) },
+		"http":        serveHTTP,
+		"file-read":   fileRead,
 	}
 	do, known := deeds[deed]
 	if !known {
@@ -480,4 +498,142 @@ func statusBytes(name string) int64 {
 		}
 	}
 	panic("/proc/self/status has no " + name)
+}
+
+// listen says where it listens, as every server does.
+func listen() net.Listener {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(listener.Addr())
+	return listener
+}
+
+// serve echoes for ever; Go's connections do not delay small messages unless they are told to.
+func serve(before func(request []byte)) {
+	listener := listen()
+	for {
+		stream, err := listener.Accept()
+		if err != nil {
+			panic(err)
+		}
+		go echo(stream, before)
+	}
+}
+
+func echo(stream net.Conn, before func(request []byte)) {
+	defer stream.Close()
+	buffer := make([]byte, bufferBytes)
+	for {
+		got, err := stream.Read(buffer)
+		if err != nil {
+			return
+		}
+		before(buffer[:got])
+		if _, err := stream.Write(buffer[:got]); err != nil {
+			return
+		}
+	}
+}
+
+func serveHTTP() {
+	answer := func(writer http.ResponseWriter, _ *http.Request) { io.WriteString(writer, hello) }
+	panic(http.Serve(listen(), http.HandlerFunc(answer)))
+}
+
+// burnIfHog finds how many steps take as long as a hog does: a goroutine may change threads meanwhile, so a thread's clock cannot tell it then.
+func burnIfHog() func(request []byte) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	const tries, steps = 5, 2_000_000
+	least := time.Hour
+	for i := 0; i < tries; i++ {
+		before := threadTime()
+		compute(steps)
+		if took := threadTime() - before; took < least {
+			least = took
+		}
+	}
+	perHog := int(float64(steps) * float64(hogSpan) / float64(least))
+	return func(request []byte) {
+		if request[0] == hog {
+			compute(perHog)
+		}
+	}
+}
+
+var computed uint64
+
+func compute(steps int) {
+	value := uint64(steps)
+	for i := 0; i < steps; i++ {
+		value = value*6364136223846793005 + 1442695040888963407
+	}
+	atomic.StoreUint64(&computed, value)
+}
+
+func threadTime() time.Duration {
+	const threadClock = 3
+	var now syscall.Timespec
+	syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, threadClock, uintptr(unsafe.Pointer(&now)), 0)
+	return time.Duration(now.Nano())
+}
+
+func fileRead() {
+	file := numbered()
+	late := make([][]int64, tasks)
+	var cpu time.Duration
+	took := untilEnough(func(turns int) time.Duration {
+		cpu = cpuTime()
+		took := together(func(index int) {
+			own, block := make([]int64, turns), make([]byte, blockBytes)
+			for turn := range own {
+				hash := (uint64(index)<<32 | uint64(turn) + 1) * 6364136223846793005
+				offset := int64(hash>>40) % blocks * blockBytes
+				start := time.Now()
+				got, err := file.ReadAt(block, offset)
+				own[turn] = int64(time.Since(start))
+				if err != nil {
+					panic(err)
+				}
+				check(uint64(got), blockBytes)
+				check(binary.LittleEndian.Uint64(block)*blockBytes, uint64(offset))
+			}
+			late[index] = own
+		})
+		cpu = cpuTime() - cpu
+		return took
+	})
+	var all []int64
+	for _, own := range late {
+		all = append(all, own...)
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i] < all[j] })
+	say("-", "us_cpu_per_request", cpu.Seconds()*1e6/float64(len(all)))
+	say("-", "requests_per_s", float64(len(all))/took.Seconds())
+	for _, quantile := range []struct {
+		unit  string
+		share float64
+	}{{"p50_us", 0.5}, {"p99_us", 0.99}, {"p999_us", 0.999}} {
+		rank := int(math.Ceil(quantile.share * float64(len(all))))
+		say("-", quantile.unit, float64(all[rank-1])/1e3)
+	}
+}
+
+// numbered makes a file in which every block begins with its number; it goes with the process.
+func numbered() *os.File {
+	file, err := os.CreateTemp("", "rivals-blocks-")
+	if err != nil {
+		panic(err)
+	}
+	os.Remove(file.Name())
+	block := make([]byte, blockBytes)
+	for number := uint64(0); number < blocks; number++ {
+		binary.LittleEndian.PutUint64(block, number)
+		if _, err := file.Write(block); err != nil {
+			panic(err)
+		}
+	}
+	return file
 }

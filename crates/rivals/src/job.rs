@@ -47,6 +47,18 @@ pub(crate) enum Deed {
     Select,
     /// A task makes a channel for one message, sends it and receives it, `turns` times.
     Oneshot,
+    /// A server on one CPU echoes 64-byte messages of `tasks` connections, one at a time on each, for `turns` milliseconds; the load is on another CPU.
+    Echo,
+    /// The same, but a process that spins shares the server's CPU, so that the load has time to spare.
+    EchoShared,
+    /// The same on all CPUs; every 100th request makes the server compute for 10 ms, and latencies are those of the others.
+    Hog,
+    /// The same, but 2000 requests per second, whether answered or not.
+    HogPaced,
+    /// As `Echo`, but requests are for an HTTP page of one line.
+    Http,
+    /// `tasks` tasks, all started, read 4 KiB each at random places of a file that is in memory, `turns` times.
+    FileRead,
 }
 
 /// What a deed is about: not every system has all.
@@ -56,6 +68,9 @@ pub(crate) enum Kind {
     Task,
     Lock,
     Channel,
+    File,
+    /// The job is done by the load; the system serves in another process.
+    Server,
 }
 
 impl Deed {
@@ -67,7 +82,19 @@ impl Deed {
             }
             Self::Mutex | Self::MutexWait | Self::RwLock => Kind::Lock,
             Self::PingPong | Self::TwoToOne | Self::TwoToTwo | Self::Select | Self::Oneshot => Kind::Channel,
+            Self::Echo | Self::EchoShared | Self::Hog | Self::HogPaced | Self::Http => Kind::Server,
+            Self::FileRead => Kind::File,
         }
+    }
+
+    /// Whether server and load each have a CPU of their own.
+    pub(crate) fn is_pinned(self) -> bool {
+        matches!(self, Self::Echo | Self::EchoShared | Self::Http)
+    }
+
+    /// Whether some requests make the server compute.
+    pub(crate) fn has_hogs(self) -> bool {
+        matches!(self, Self::Hog | Self::HogPaced)
     }
 }
 

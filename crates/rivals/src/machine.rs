@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::systems;
+use crate::systems::{self, Side};
 
 /// The lines that stand above every table of results.
 pub(crate) fn description() -> Vec<String> {
@@ -47,8 +47,10 @@ pub(crate) fn versions() -> Vec<String> {
             _ => format!("{} {version}", system.name),
         }
     };
-    let told =
-        |system: &&systems::System| !matches!(system.name, "sinew-yield" | "tokio-ct" | "tokio-std" | "threads" | "limit-asm" | "spike");
+    let told = |system: &&systems::System| {
+        let again = system.name.starts_with("sinew-") || matches!(system.name, "tokio-ct" | "tokio-std");
+        !again && system.name != "threads" && system.side != Side::Limit
+    };
     systems::ALL.iter().filter(told).map(version).map(|line| line.replace("tokio-mt", "tokio")).collect()
 }
 
@@ -65,7 +67,7 @@ pub(crate) fn date(time: SystemTime) -> String {
 }
 
 /// Year, month and day of a day since 1970 (Howard Hinnant's `civil_from_days`).
-fn civil(days: u64) -> (u64, u64, u64) {
+pub(crate) fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

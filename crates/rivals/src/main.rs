@@ -1,16 +1,21 @@
 //! `rivals`: the same work on Sinew and on its rivals, measured side by side.
 //!
 //! `run` measures and prints, `report` measures and writes a page, `list` says what there is. Each measurement is a child process (`child`), which does one job
-//! (`job`) on one system (`systems`) with the code of its shape (`work`). Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly.
+//! (`job`) on one system (`systems`) with the code of its shape (`deeds`); where the job is to serve, the child is the load (`load`) and starts the server (`server`). Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly.
 
 mod child;
+mod cpu;
 mod deeds;
 mod job;
+mod load;
 mod machine;
+mod poll;
 mod proc;
 mod report;
+mod requests;
 mod rounds;
 mod row;
+mod server;
 mod stats;
 mod systems;
 mod table;
@@ -23,7 +28,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::job::Job;
+use crate::job::{Job, Kind};
 use crate::report::Origin;
 use crate::rounds::Plan;
 use crate::row::Row;
@@ -69,6 +74,17 @@ enum Command {
         #[command(flatten)]
         job: Job,
     },
+    /// Serves a job in this process.
+    #[command(name = server::SUBCOMMAND, hide = true)]
+    Server {
+        #[arg(value_parser = systems::named)]
+        system: &'static System,
+        #[command(flatten)]
+        job: Job,
+    },
+    /// Keeps the server's CPU busy.
+    #[command(name = server::SPINNER, hide = true)]
+    Spin,
 }
 
 /// What to measure, and how much.
@@ -122,6 +138,8 @@ fn main() -> ExitCode {
         Command::Report { choice, from, out } => report(&choice, from.as_deref(), &out),
         Command::List => list(),
         Command::Child { system, job } => perform(system, &job),
+        Command::Server { system, job } => server::serve(system, &job),
+        Command::Spin => server::spin(),
     }
 }
 
@@ -202,7 +220,7 @@ fn list() -> ExitCode {
 }
 
 fn perform(system: &System, job: &Job) -> ExitCode {
-    let readings = (system.perform)(job);
+    let readings = if job.deed.kind() == Kind::Server { load::measure(system, job) } else { (system.perform)(job) };
     readings.iter().for_each(|reading| println!("{reading}"));
     // Tasks that wait for ever are still there: what the process owns goes with it.
     std::process::exit(0)

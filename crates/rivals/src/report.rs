@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 
 use crate::row::Row;
-use crate::table::{by_workload, figure};
+use crate::table::{by_figure, figure};
 use crate::targets;
 use crate::workloads;
 use svg::Theme;
@@ -54,8 +54,8 @@ struct Chart<'a> {
 fn charts(rows: &[Row]) -> Vec<Chart<'_>> {
     let (curve, others): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.workload.starts_with("curve/"));
     let mut charts = Vec::new();
-    for (name, rows) in by_workload(others) {
-        charts.push(Chart { name: slug(name), draw: Box::new(move |theme| bars::draw(name, &rows, theme)) });
+    for (name, rows) in by_figure(others) {
+        charts.push(Chart { name: slug(&name), draw: Box::new(move |theme| bars::draw(&name, &rows, theme)) });
     }
     for kind in ["yield", "spawn"] {
         let prefix = format!("curve/{kind}-");
@@ -90,7 +90,7 @@ fn page(origin: &Origin, rows: &[Row]) -> String {
 
 const HOW: &str = "
 Each measurement is a process of its own. Systems take turns within a round, and each round begins with another one. Figures are medians over the rounds, with the least and
-the greatest in brackets; less is better everywhere. What failed is shown with its message. The rows are in [results.jsonl](rivals/results.jsonl); how the work
+the greatest in brackets; less is better everywhere but in requests per second. What failed is shown with its message. The rows are in [results.jsonl](rivals/results.jsonl); how the work
 is defined, and how to add a system, is in [crates/rivals](../crates/rivals/README.md).
 
 ";
@@ -98,16 +98,16 @@ is defined, and how to add a system, is in [crates/rivals](../crates/rivals/READ
 fn target_table(rows: &[Row]) -> String {
     let mut table = String::from("| figure | Sinew | held against | target | allows | met |\n|---|--:|---|---|--:|---|\n");
     for target in targets::ALL {
-        let words = target.words();
+        let (words, name) = (target.words(), target.name());
         let _ = match target.judge(rows) {
             Some(verdict) => {
                 let unit = &verdict.unit;
                 let against = verdict.against.as_ref().map_or("-".into(), |(system, value)| format!("{system}: {} {unit}", figure(*value)));
                 let met = if verdict.met() { "yes" } else { "**no**" };
                 let allows = verdict.against.as_ref().map_or("-".into(), |_| format!("{} {unit}", figure(verdict.limit)));
-                writeln!(table, "| {} | {} {unit} | {against} | {words} | {allows} | {met} |", target.figure, figure(verdict.ours))
+                writeln!(table, "| {name} | {} {unit} | {against} | {words} | {allows} | {met} |", figure(verdict.ours))
             }
-            None => writeln!(table, "| {} | - | - | {words} | - | not measured |", target.figure),
+            None => writeln!(table, "| {name} | - | - | {words} | - | not measured |"),
         };
     }
     table
@@ -118,9 +118,9 @@ fn section(workload: &str, rows: &[&Row]) -> String {
     if workload == "curve" {
         ["curve-yield", "curve-spawn"].iter().for_each(|name| text.push_str(&picture(name)));
     }
-    for (name, rows) in by_workload(rows.iter().copied()) {
+    for (name, rows) in by_figure(rows.iter().copied()) {
         if workload != "curve" {
-            text.push_str(&picture(&slug(name)));
+            text.push_str(&picture(&slug(&name)));
         }
         let _ = writeln!(
             text,
@@ -152,7 +152,7 @@ fn picture(name: &str) -> String {
 
 /// A name that can be a file's.
 fn slug(name: &str) -> String {
-    name.replace('/', "-")
+    name.replace(['/', ' '], "-")
 }
 
 fn capital(text: &str) -> String {

@@ -103,7 +103,12 @@ impl Entry {
             return vec![Row::new(self.name(""), self.system.name, "", &[], error)];
         };
         let row = |reading: &Reading| {
-            let values = self.rounds.iter().flatten().filter(|other| other.metric == reading.metric).map(|other| other.value);
+            let values = self
+                .rounds
+                .iter()
+                .flatten()
+                .filter(|other| (&other.metric, &other.unit) == (&reading.metric, &reading.unit))
+                .map(|other| other.value);
             Row::new(self.name(&reading.metric), self.system.name, &reading.unit, &values.collect::<Vec<_>>(), error.clone())
         };
         first.iter().map(row).collect()
@@ -143,6 +148,14 @@ mod tests {
         entry.rounds = vec![vec![Reading::new("p50", "us", 1.0), Reading::new("p99", "us", 5.0)]];
         let names: Vec<_> = entry.rows().into_iter().map(|row| row.workload).collect();
         assert_eq!(names, ["yield-1/p50", "yield-1/p99"]);
+    }
+
+    #[test]
+    fn units_become_rows_of_their_own() {
+        let mut entry = entry();
+        entry.rounds = [1.0, 3.0, 2.0].map(|value| vec![Reading::new("", "p50_us", value), Reading::new("", "p99_us", 9.0)]).into();
+        let rows: Vec<_> = entry.rows().into_iter().map(|row| (row.workload, row.unit, row.median)).collect();
+        assert_eq!(rows, [("yield-1".into(), "p50_us".into(), Some(2.0)), ("yield-1".into(), "p99_us".into(), Some(9.0))]);
     }
 
     #[test]

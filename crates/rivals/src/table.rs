@@ -7,25 +7,33 @@ use crate::row::Row;
 /// Rows of one workload as a table, figures of the same kind together.
 pub(crate) fn of(rows: &[Row]) -> String {
     let mut text = String::new();
-    for (name, rows) in by_workload(rows) {
+    for (name, rows) in by_figure(rows) {
         let _ = writeln!(text, "\n{name}");
         for row in rows {
-            let _ = writeln!(text, "  {:<12} {}", row.system, cell(row));
+            let _ = writeln!(text, "  {:<13} {}", row.system, cell(row));
         }
     }
     text
 }
 
-/// Rows by their full name, in order of first appearance.
-pub(crate) fn by_workload<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<(&'a str, Vec<&'a Row>)> {
-    let mut groups: Vec<(&str, Vec<&Row>)> = Vec::new();
+/// Rows by their figure, in order of first appearance. The name is the row's, and where one name has figures of several units, also the unit. What failed has no unit
+/// and stands with the first figure.
+pub(crate) fn by_figure<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<(String, Vec<&'a Row>)> {
+    let mut groups: Vec<(&str, &str, Vec<&Row>)> = Vec::new();
     for row in rows {
-        match groups.iter_mut().find(|(name, _)| *name == row.workload) {
-            Some((_, group)) => group.push(row),
-            None => groups.push((&row.workload, vec![row])),
+        let belongs = |unit: &str| unit == row.unit || unit.is_empty() || row.unit.is_empty();
+        match groups.iter_mut().find(|(name, unit, _)| *name == row.workload && belongs(unit)) {
+            Some((_, unit, group)) => {
+                *unit = if unit.is_empty() { &row.unit } else { unit };
+                group.push(row);
+            }
+            None => groups.push((&row.workload, &row.unit, vec![row])),
         }
     }
-    groups
+    let units_of = |name: &str| groups.iter().filter(|(other, _, _)| *other == name).count();
+    let names: Vec<_> =
+        groups.iter().map(|(name, unit, _)| if units_of(name) > 1 { format!("{name} {unit}") } else { (*name).to_owned() }).collect();
+    names.into_iter().zip(groups).map(|(name, (_, _, rows))| (name, rows)).collect()
 }
 
 /// `median unit (min to max)`, or why there is none.
@@ -78,9 +86,29 @@ mod tests {
     }
 
     #[test]
+    fn figures_of_several_units_stand_apart_and_failures_with_the_first() {
+        let row = |system: &str, unit: &str| Row::new("echo-50".into(), system, unit, &[1.0], None);
+        let failed = |system: &str| Row::new("echo-50".into(), system, "", &[], Some("no".into()));
+        let rows = [
+            failed("go"),
+            row("may", "p50_us"),
+            row("may", "p99_us"),
+            failed("smol"),
+            row("tokio-mt", "p50_us"),
+            row("tokio-mt", "p99_us"),
+        ];
+        let groups: Vec<_> = by_figure(&rows)
+            .into_iter()
+            .map(|(name, rows)| (name, rows.into_iter().map(|row| row.system.clone()).collect::<Vec<_>>()))
+            .collect();
+        let expected = [("echo-50 p50_us", vec!["go", "may", "smol", "tokio-mt"]), ("echo-50 p99_us", vec!["may", "tokio-mt"])];
+        assert_eq!(groups, expected.map(|(name, systems)| (name.to_owned(), systems.into_iter().map(String::from).collect())));
+    }
+
+    #[test]
     fn a_failed_row_says_why() {
         let rows =
             [Row::new("skynet".into(), "may", "", &[], Some("no memory".into())), Row::new("skynet".into(), "go", "ms", &[868.0], None)];
-        assert_eq!(of(&rows), "\nskynet\n  may          failed: no memory\n  go                  868 ms   (868 to 868, 1 rounds)\n");
+        assert_eq!(of(&rows), "\nskynet\n  may           failed: no memory\n  go                   868 ms   (868 to 868, 1 rounds)\n");
     }
 }

@@ -19,46 +19,61 @@ pub(crate) enum Bound {
 
 /// A bound for one figure.
 pub(crate) struct Target {
-    /// Name of the row.
-    pub(crate) figure: &'static str,
-    pub(crate) bound: Bound,
+    /// Name of the row, and behind a space its unit if it has several.
+    figure: &'static str,
+    /// Whose figure it is about.
+    ours: &'static str,
+    bound: Bound,
 }
 
-/// The targets of the issues "Yardstick" and "Waiting".
+/// The targets of the issues "Yardstick", "Waiting" and "Input and output".
 pub(crate) const ALL: &[Target] = &[
-    Target { figure: "switch", bound: Bound::Of("limit-asm", 1.35) },
+    Target::of("switch", Bound::Of("limit-asm", 1.35)),
     // 12 ns where the spike took 11.
-    Target { figure: "switch-nested", bound: Bound::Of("spike", 12.0 / 11.0) },
-    Target { figure: "yield-1", bound: Bound::Best(0.3) },
-    Target { figure: "yield-1000x1", bound: Bound::Best(0.35) },
-    Target { figure: "yield-1000x2", bound: Bound::Best(0.4) },
-    Target { figure: "spawn-join-1", bound: Bound::Best(0.6) },
-    Target { figure: "spawn-join-2", bound: Bound::Best(0.7) },
-    Target { figure: "spawn-million", bound: Bound::Best(0.7) },
-    Target { figure: "skynet", bound: Bound::Best(0.7) },
-    Target { figure: "wake-from-thread/p50", bound: Bound::Of("threads", 1.15) },
-    Target { figure: "wake-from-thread/p99", bound: Bound::Best(1.0) },
+    Target::of("switch-nested", Bound::Of("spike", 12.0 / 11.0)),
+    Target::of("yield-1", Bound::Best(0.3)),
+    Target::of("yield-1000x1", Bound::Best(0.35)),
+    Target::of("yield-1000x2", Bound::Best(0.4)),
+    Target::of("spawn-join-1", Bound::Best(0.6)),
+    Target::of("spawn-join-2", Bound::Best(0.7)),
+    Target::of("spawn-million", Bound::Best(0.7)),
+    Target::of("skynet", Bound::Best(0.7)),
+    Target::of("wake-from-thread/p50", Bound::Of("threads", 1.15)),
+    Target::of("wake-from-thread/p99", Bound::Best(1.0)),
     // 4.8 and 4.4 KiB.
-    Target { figure: "parked-memory/1M", bound: Bound::Fixed(4.8 * 1024.0) },
-    Target { figure: "parked-memory/1M-64k-stacks", bound: Bound::Fixed(4.4 * 1024.0) },
-    Target { figure: "parked-memory/1M/vmas", bound: Bound::Fixed(99.0) },
+    Target::of("parked-memory/1M", Bound::Fixed(4.8 * 1024.0)),
+    Target::of("parked-memory/1M-64k-stacks", Bound::Fixed(4.4 * 1024.0)),
+    Target::of("parked-memory/1M/vmas", Bound::Fixed(99.0)),
     // What is printed as 0.00.
-    Target { figure: "idle-cpu", bound: Bound::Fixed(0.005) },
-    Target { figure: "mutex-free", bound: Bound::Of("threads", 1.1) },
-    Target { figure: "mutex-100", bound: Bound::Best(1.1) },
+    Target::of("idle-cpu", Bound::Fixed(0.005)),
+    Target::of("mutex-free", Bound::Of("threads", 1.1)),
+    Target::of("mutex-100", Bound::Best(1.1)),
     // 1 ms.
-    Target { figure: "mutex-100/max-wait", bound: Bound::Fixed(1000.0) },
-    Target { figure: "chan-ping-pong", bound: Bound::Best(0.6) },
-    Target { figure: "chan-2to1x1", bound: Bound::BestRuntime(0.8) },
-    Target { figure: "chan-2to1x2", bound: Bound::BestRuntime(0.8) },
+    Target::of("mutex-100/max-wait", Bound::Fixed(1000.0)),
+    Target::of("chan-ping-pong", Bound::Best(0.6)),
+    Target::of("chan-2to1x1", Bound::BestRuntime(0.8)),
+    Target::of("chan-2to1x2", Bound::BestRuntime(0.8)),
     // The first wave touches every stack for the first time.
-    Target { figure: "timers-100k/cpu", bound: Bound::Best(2.0) },
-    Target { figure: "timers-100k/warm-cpu", bound: Bound::Best(1.0) },
+    Target::of("timers-100k/cpu", Bound::Best(2.0)),
+    Target::of("timers-100k/warm-cpu", Bound::Best(1.0)),
     // 0.1 ms.
-    Target { figure: "timers-100k/p50", bound: Bound::Fixed(100.0) },
-    Target { figure: "timers-100k/p99", bound: Bound::Best(1.0) },
-    Target { figure: "timers-100k/warm-p50", bound: Bound::Fixed(100.0) },
-    Target { figure: "timers-100k/warm-p99", bound: Bound::Best(1.0) },
+    Target::of("timers-100k/p50", Bound::Fixed(100.0)),
+    Target::of("timers-100k/p99", Bound::Best(1.0)),
+    Target::of("timers-100k/warm-p50", Bound::Fixed(100.0)),
+    Target::of("timers-100k/warm-p99", Bound::Best(1.0)),
+    Target::of("echo-50 us_cpu_per_request", Bound::Of("limit-uring-1", 1.15)).by("sinew-uring"),
+    Target::of("echo-50 us_cpu_per_request", Bound::Best(1.0)).by("sinew-uring"),
+    Target::of("echo-50 us_cpu_per_request", Bound::Of("limit-epoll", 1.15)).by("sinew-epoll"),
+    Target::of("echo-1000 us_cpu_per_request", Bound::Of("limit-uring-1", 1.15)).by("sinew-uring"),
+    Target::of("echo-1000 us_cpu_per_request", Bound::Best(1.0)).by("sinew-uring"),
+    Target::of("echo-1000 us_cpu_per_request", Bound::Of("limit-epoll", 1.15)).by("sinew-epoll"),
+    Target::of("echo-1000 p99_us", Bound::Of("limit-uring", 1.1)).by("sinew-uring"),
+    Target::of("echo-10000 us_cpu_per_request", Bound::Of("limit-uring-1", 1.15)).by("sinew-uring"),
+    Target::of("echo-10000 us_cpu_per_request", Bound::Best(1.0)).by("sinew-uring"),
+    Target::of("echo-10000 us_cpu_per_request", Bound::Of("limit-epoll", 1.15)).by("sinew-epoll"),
+    Target::of("echo-10000 p99_us", Bound::Of("limit-uring", 1.1)).by("sinew-uring"),
+    Target::of("http-hello us_cpu_per_request", Bound::Best(0.9)).by("sinew-uring"),
+    Target::of("http-hello p99_us", Bound::Best(1.0)).by("sinew-uring"),
 ];
 
 /// A target held against results.
@@ -78,12 +93,26 @@ impl Verdict {
 }
 
 impl Target {
+    const fn of(figure: &'static str, bound: Bound) -> Self {
+        Self { figure, ours: "sinew", bound }
+    }
+
+    const fn by(self, ours: &'static str) -> Self {
+        Self { ours, ..self }
+    }
+
+    /// The figure, and who has to reach it if that is not plain.
+    pub(crate) fn name(&self) -> String {
+        if self.ours == "sinew" { self.figure.into() } else { format!("{} of {}", self.figure, self.ours) }
+    }
+
     /// `None` if the results lack what it needs.
     pub(crate) fn judge(&self, rows: &[Row]) -> Option<Verdict> {
-        let figures: Vec<(&Row, f64)> =
-            rows.iter().filter(|row| row.workload == self.figure).filter_map(|row| Some((row, row.median?))).collect();
+        let (workload, unit) = self.figure.split_once(' ').unwrap_or((self.figure, ""));
+        let meant = |row: &&Row| row.workload == workload && (unit.is_empty() || row.unit == unit);
+        let figures: Vec<(&Row, f64)> = rows.iter().filter(meant).filter_map(|row| Some((row, row.median?))).collect();
         let of = |name: &str| figures.iter().find(|(row, _)| row.system == name).copied();
-        let (row, ours) = of("sinew")?;
+        let (row, ours) = of(self.ours)?;
         let (against, limit) = match self.bound {
             Bound::Fixed(limit) => (None, limit),
             Bound::Of(name, times) => of(name).map(|(row, value)| (Some((row.system.clone(), value)), value * times))?,
@@ -124,32 +153,47 @@ mod tests {
     fn the_best_rival_is_neither_a_limit_nor_ourselves_nor_a_failure() {
         let failed = Row::new("yield-1".into(), "may", "", &[], Some("no".into()));
         let rows = [row("sinew", 10.0), row("sinew-yield", 1.0), row("limit-asm", 2.0), failed, row("smol", 82.0), row("go", 97.0)];
-        let verdict = Target { figure: "yield-1", bound: Bound::Best(0.3) }.judge(&rows).unwrap();
+        let verdict = Target::of("yield-1", Bound::Best(0.3)).judge(&rows).unwrap();
         assert_eq!(verdict.against, Some(("smol".into(), 82.0)));
         assert!(verdict.met());
-        assert!(!Target { figure: "yield-1", bound: Bound::Best(0.1) }.judge(&rows).unwrap().met());
+        assert!(!Target::of("yield-1", Bound::Best(0.1)).judge(&rows).unwrap().met());
     }
 
     #[test]
     fn threads_are_rivals_and_no_runtime() {
         let rows = [row("sinew", 10.0), row("threads", 9.0), row("crossbeam", 12.0), row("smol", 11.0), row("go", 97.0)];
-        let against = |bound| Target { figure: "yield-1", bound }.judge(&rows).unwrap().against;
+        let against = |bound| Target::of("yield-1", bound).judge(&rows).unwrap().against;
         assert_eq!(against(Bound::Best(1.0)), Some(("threads".into(), 9.0)));
         assert_eq!(against(Bound::BestRuntime(1.0)), Some(("smol".into(), 11.0)));
     }
 
     #[test]
     fn without_our_figure_or_theirs_there_is_no_verdict() {
-        let target = Target { figure: "yield-1", bound: Bound::Of("limit-asm", 1.35) };
+        let target = Target::of("yield-1", Bound::Of("limit-asm", 1.35));
         assert_eq!(target.judge(&[row("sinew", 3.0)]), None);
         assert_eq!(target.judge(&[row("limit-asm", 3.0)]), None);
         assert!(target.judge(&[row("sinew", 3.0), row("limit-asm", 2.8)]).unwrap().met());
     }
 
     #[test]
+    fn a_unit_and_a_system_of_ours_are_heeded() {
+        let row = |system: &str, unit: &str, value| Row::new("echo-50".into(), system, unit, &[value], None);
+        let rows = [
+            row("sinew-epoll", "p50_us", 5.0),
+            row("sinew-epoll", "p99_us", 50.0),
+            row("limit-epoll", "p99_us", 45.0),
+            row("sinew", "p99_us", 1.0),
+        ];
+        let target = Target::of("echo-50 p99_us", Bound::Of("limit-epoll", 1.15)).by("sinew-epoll");
+        let verdict = target.judge(&rows).unwrap();
+        assert_eq!((verdict.ours, verdict.met()), (50.0, true));
+        assert_eq!(target.name(), "echo-50 p99_us of sinew-epoll");
+    }
+
+    #[test]
     fn every_target_names_a_workload() {
         for target in ALL {
-            let name = target.figure.split('/').next().unwrap();
+            let name = target.figure.split(['/', ' ']).next().unwrap();
             assert!(crate::workloads::named(name).is_ok(), "{}", target.figure);
         }
     }

@@ -156,6 +156,31 @@ pub(crate) const ALL: &[Workload] = &[
         cases: |scale| one(repeated(Deed::Oneshot, scale)),
     },
     Workload {
+        name: "echo-50",
+        about: "a TCP server on one CPU echoes 64-byte messages of 50 connections, one at a time on each; the load has the other CPU, and in `shared` a process that spins shares the server's",
+        cases: |scale| echoes(scale, 50),
+    },
+    Workload { name: "echo-1000", about: "the same with 1,000 connections", cases: |scale| echoes(scale, 1000) },
+    Workload { name: "echo-10000", about: "the same with 10,000 connections", cases: |scale| echoes(scale, 10_000) },
+    Workload {
+        name: "echo-hog",
+        about: "a TCP server on two CPUs echoes for 50 connections, and every 100th request makes it compute for 10 ms: latencies of the others; in a closed loop, and in `paced` at 2,000 requests per second",
+        cases: |scale| {
+            let job = |deed| Job::new(deed).workers(2).tasks(scale.pick(50, 50, 3)).turns(scale.pick(3000, 1000, 50));
+            vec![Case { name: "", job: job(Deed::Hog) }, Case { name: "paced", job: job(Deed::HogPaced) }]
+        },
+    },
+    Workload {
+        name: "http-hello",
+        about: "an HTTP server on one CPU answers 64 connections with a line of text; hyper on tokio, may_minihttp on may, net/http on Go, by hand on threads",
+        cases: |scale| one(Job::new(Deed::Http).tasks(scale.pick(64, 64, 3)).turns(scale.pick(2000, 500, 20))),
+    },
+    Workload {
+        name: "file-read",
+        about: "32 tasks read 4 KiB each at random places of a file of 64 MiB that is in memory, two workers; tokio and smol by one call of their threads for what blocks",
+        cases: |scale| one(repeated(Deed::FileRead, scale).workers(2).tasks(scale.pick(32, 32, 3))),
+    },
+    Workload {
         name: "curve",
         about: "the cost of a yield (one worker) and of a spawn and join (N spawned, then joined; two workers) as N grows",
         cases: curve,
@@ -170,6 +195,15 @@ fn repeated(deed: Deed, scale: Scale) -> Job {
     /// Turns of the first, cold run.
     const TURNS_FIRST: usize = 20;
     Job::new(deed).turns(TURNS_FIRST).budget_ms(scale.budget_ms())
+}
+
+fn echoes(scale: Scale, connections: usize) -> Vec<Case> {
+    let job = |deed| Job::new(deed).tasks(scale.pick(connections, connections, 3)).turns(scale.pick(2000, 500, 20));
+    let mut cases = vec![Case { name: "", job: job(Deed::Echo) }];
+    if scale != Scale::Quick {
+        cases.push(Case { name: "shared", job: job(Deed::EchoShared) });
+    }
+    cases
 }
 
 fn parked(scale: Scale) -> Vec<Case> {
@@ -210,6 +244,7 @@ pub(crate) fn systems(workload: &Workload) -> impl Iterator<Item = &'static Syst
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::systems::Side;
 
     #[test]
     fn an_unknown_workload_is_refused_with_the_list() {
@@ -221,7 +256,10 @@ mod tests {
     fn every_workload_has_us_and_a_rival_or_limit() {
         for workload in ALL {
             let names: Vec<_> = systems(workload).map(|system| system.name).collect();
-            assert!(names.contains(&"sinew") && names.len() > 2, "{}: {names:?}", workload.name);
+            let ours = systems(workload).any(|system| system.side == Side::Ours)
+                || workload.name.contains("echo-")
+                || workload.name == "http-hello";
+            assert!(ours && names.len() > 2, "{}: {names:?}", workload.name);
         }
     }
 }

@@ -3,8 +3,13 @@
 //! Here are the subcommands and the values that they share; each has a file of its own. Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly.
 
 mod demo;
+mod engine;
+mod failure;
+mod load;
 mod proc;
+mod serve;
 mod stress;
+mod table;
 
 use std::process::ExitCode;
 
@@ -14,6 +19,8 @@ use clap::{Parser, Subcommand};
 const FIBERS_MAX: u32 = 67_000_000;
 /// Most workers of a runtime.
 const WORKERS_MAX: usize = 64;
+/// Workers if nobody says otherwise, at least; the library's own rule.
+const WORKERS_MIN_DEFAULT: usize = 2;
 /// Largest stack of a fiber.
 const STACK_BYTES_MAX: usize = 1 << 30;
 
@@ -28,14 +35,23 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Demo(demo::Arguments),
+    Serve(serve::Arguments),
+    Load(load::Arguments),
     Stress(stress::Arguments),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Demo(arguments) => demo::main(&arguments),
+        Command::Serve(arguments) => serve::main(&arguments),
+        Command::Load(arguments) => load::main(&arguments),
         Command::Stress(arguments) => stress::main(&arguments),
     }
+}
+
+/// One per CPU that this process may use, as the library's own default.
+fn default_workers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).clamp(WORKERS_MIN_DEFAULT, WORKERS_MAX)
 }
 
 /// A number of fibers: `1000000` or `1_000_000`.

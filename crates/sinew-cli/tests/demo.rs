@@ -1,114 +1,47 @@
-//! `sinew demo`, run as users run it.
+//! `sinew demo`, run as users run it, small.
 
-use std::process::{Command, Output};
+mod support;
 
-/// Address space that is enough for the process and far too little for the stacks of `STARVED_FIBERS`.
-const STARVED_KIB: u64 = 4_000_000;
-const STARVED_FIBERS: &str = "40000";
-
-fn sinew(arguments: &[&str]) -> Output {
-    command(env!("CARGO_BIN_EXE_sinew")).args(arguments).output().expect("the binary was built for this test")
-}
-
-/// A command that the environment of whoever runs the tests does not change.
-fn command(program: &str) -> Command {
-    let mut command = Command::new(program);
-    command.env_remove("SINEW_WORKERS").env_remove("SINEW_STACK");
-    command
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).expect("the output is text")
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).expect("the output is text")
-}
-
-/// What stands behind `name` in the table, in words.
-fn row<'a>(table: &'a str, name: &str) -> Vec<&'a str> {
-    let found = table.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix("  "));
-    found.unwrap_or_else(|| panic!("no line {name:?} in:\n{table}")).split_whitespace().collect()
-}
-
-fn number(text: &str) -> f64 {
-    text.replace(',', "").parse().unwrap_or_else(|_| panic!("{text:?} is no number"))
-}
-
-/// A time such as `6.5 us`, in ns.
-fn time_ns(words: &[&str]) -> f64 {
-    let unit = match words[1] {
-        "ns" => 1.0,
-        "us" => 1e3,
-        "ms" => 1e6,
-        "s" => 1e9,
-        other => panic!("{other:?} is no unit of time"),
-    };
-    number(words[0]) * unit
-}
+use support::{number, row, sinew, stderr, stdout, time_ns};
 
 #[test]
 fn every_figure_is_in_the_table() {
-    let output = sinew(&["demo", "--fibers", "2000"]);
+    let output = sinew(&["demo", "--connections", "50", "--seconds", "1"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let table = stdout(&output);
-    assert_eq!(row(&table, "fibers")[0], "2,000");
-    assert!(number(row(&table, "workers")[0]) >= 2.0);
-    assert_eq!(row(&table, "stack")[..2], ["256", "KiB"]);
-    // A page of stack at least, and no second one.
-    let kib = number(row(&table, "memory per parked fiber")[0]);
-    assert!((4.0..8.0).contains(&kib), "{kib} KiB per parked fiber");
-    assert!(table.contains("the bound of 4.8 KiB") || table.contains("ABOVE the bound"), "{table}");
-    for name in ["mappings (VMAs)", "spawn", "wake", "join", "switch, few fibers", "switch, all fibers"] {
-        assert!(number(row(&table, name)[0]) > 0.0, "{name} in:\n{table}");
+    assert_eq!(row(&table, "connections")[0], "50");
+    assert!(number(row(&table, "requests")[0]) >= 50.0, "{table}");
+    // What was counted in a second is what is done in a second.
+    assert_eq!(row(&table, "requests")[0], row(&table, "requests/s")[0]);
+    let latencies = ["p50", "p99", "p999", "max"].map(|name| time_ns(&row(&table, &format!("latency, {name}"))));
+    assert!(latencies[0] >= 1_000.0 && latencies.is_sorted(), "{latencies:?}");
+    assert!(time_ns(&row(&table, "server CPU per request")) > 0.0);
+    assert_eq!(row(&table, "server fibers")[0], "51");
+    assert!(number(row(&table, "server memory")[0]) > 0.0);
+    assert_eq!(row(&table, "errors")[0], "0");
+}
+
+#[test]
+fn both_drivers_do_it() {
+    for driver in ["epoll", "uring"] {
+        let output = sinew(&["demo", "--connections", "20", "--seconds", "0.3", "--size", "5000", "--workers", "2", "--io", driver]);
+        assert_eq!(output.status.code(), Some(0), "{driver}: {}", stderr(&output));
+        let table = stdout(&output);
+        assert_eq!(row(&table, "server workers"), ["2", "I/O", "by", driver]);
+        assert_eq!(row(&table, "errors")[0], "0", "{table}");
     }
-    assert!(row(&table, "total").contains(&"s"), "{table}");
-}
-
-#[test]
-fn latencies_are_measured_and_in_order() {
-    let output = sinew(&["demo", "--fibers", "2000"]);
-    let table = stdout(&output);
-    let latencies = ["p50", "p99", "p999", "max"].map(|name| time_ns(&row(&table, &format!("ready to running, {name}"))));
-    assert!(latencies.is_sorted(), "{latencies:?}");
-    // A fiber that is behind 63 others cannot run at once; and no wake takes longer than all of them together.
-    assert!(latencies[0] >= 100.0, "half of the wakes took {} ns", latencies[0]);
-    assert!(latencies[3] <= time_ns(&row(&table, "total")) * 1.01 + 1e7, "a wake took longer than the demo:\n{table}");
-}
-
-#[test]
-fn without_a_terminal_each_phase_says_one_line() {
-    let output = sinew(&["demo", "--fibers", "2000", "--workers", "3", "--stack", "64K"]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let (text, table) = (stderr(&output), stdout(&output));
-    let names: Vec<_> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    assert_eq!(names, ["spawn", "memory", "wake", "switch", "switch", "join"], "{text}");
-    assert!(!text.contains('\r') && !text.contains('\x1b'), "{text:?}");
-    assert_eq!(row(&table, "workers")[0], "3");
-    assert_eq!(row(&table, "stack")[..2], ["64", "KiB"]);
-    assert!(table.contains("bound of 4.4 KiB"), "{table}");
-}
-
-#[test]
-fn a_flock_may_be_empty() {
-    let output = sinew(&["demo", "--fibers", "1", "--workers", "4", "--stack", "1"]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let table = stdout(&output);
-    assert_eq!(row(&table, "fibers")[0], "1");
-    assert_eq!(row(&table, "stack")[..2], ["16", "KiB"]);
-    assert!(table.contains("no bound is set"), "{table}");
 }
 
 #[test]
 fn a_bad_value_is_named_with_what_is_allowed() {
     let cases = [
-        ("--fibers", "0", "from 1 to 67000000"),
-        ("--fibers", "many", "from 1 to 67000000"),
-        ("--fibers", "-3", "from 1 to 67000000"),
-        ("--stack", "64X", "64K"),
-        ("--stack", "2G", "from 1 to 1G"),
-        ("--workers", "0", "from 1 to 64"),
+        ("--connections", "0", "from 1 to 1000000"),
+        ("--connections", "many", "from 1 to 1000000"),
+        ("--seconds", "0", "from 0.1 to 86400"),
+        ("--seconds", "NaN", "from 0.1 to 86400"),
+        ("--size", "-1", "from 1 to 16777216"),
         ("--workers", "65", "from 1 to 64"),
+        ("--io", "kqueue", "uring, epoll or auto"),
     ];
     for (option, value, allowed) in cases {
         let output = sinew(&["demo", option, value]);
@@ -120,24 +53,18 @@ fn a_bad_value_is_named_with_what_is_allowed() {
 }
 
 #[test]
-fn the_environment_is_read_and_the_option_wins() {
-    let demo = |value: &str, arguments: &[&str]| {
-        let mut command = command(env!("CARGO_BIN_EXE_sinew"));
-        command.env("SINEW_WORKERS", value).args(["demo", "--fibers", "10"]).args(arguments).output().expect("the binary was built")
+fn too_few_descriptors_are_told_of_before_anything_is_done() {
+    let limited = |arguments: &str| {
+        let shell = format!("ulimit -n 300 && exec \"$0\" demo --seconds 0.2 {arguments}");
+        support::command("sh").args(["-c", &shell, env!("CARGO_BIN_EXE_sinew")]).output().expect("there is a shell")
     };
-    assert_eq!(row(&stdout(&demo("3", &[])), "workers")[0], "3");
-    assert_eq!(row(&stdout(&demo("3", &["--workers", "1"])), "workers")[0], "1");
-    let refused = demo("several", &[]);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(stderr(&refused).contains("'several'") && stderr(&refused).contains("SINEW_WORKERS"), "{}", stderr(&refused));
-}
-
-#[test]
-fn fibers_that_find_no_stack_are_told_of() {
-    let limited = format!("ulimit -v {STARVED_KIB} && exec \"$0\" demo --fibers {STARVED_FIBERS}");
-    let output = command("sh").args(["-c", &limited, env!("CARGO_BIN_EXE_sinew")]).output().expect("there is a shell");
-    let text = stderr(&output);
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains(" of 40,000 fibers failed") && text.contains("never ran: no stack for it"), "{text}");
-    assert_eq!(stdout(&output), "");
+    let refused = limited("--connections 1000");
+    let text = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{text}");
+    assert!(text.contains("1000 connections need 1256 descriptors") && text.contains("ulimit -Hn 1256"), "{text}");
+    // Nobody asked for more than there are: it makes do, and says so.
+    let reduced = limited("");
+    assert_eq!(reduced.status.code(), Some(0), "{}", stderr(&reduced));
+    assert!(stderr(&reduced).contains("44 connections instead of 10000"), "{}", stderr(&reduced));
+    assert_eq!(row(&stdout(&reduced), "connections")[0], "44");
 }

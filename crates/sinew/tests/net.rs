@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use common::On;
+use common::{On, until};
 use sinew::net::unix::{UnixDatagram, UnixListener, UnixStream};
 use sinew::net::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use sinew::{Io, Runtime};
@@ -287,6 +287,48 @@ fn readers_on_several_workers_share_a_socket() {
     });
 }
 
+/// A descriptor that fibers of two workers use is held by the source of each: one worker computes, and what comes reaches the other's fiber all the same.
+#[test]
+fn a_worker_that_computes_keeps_nothing_from_another() {
+    for io in [Io::Uring, Io::Epoll] {
+        let runtime = Runtime::builder().workers(2).io(io).build().unwrap();
+        runtime.run(|| {
+            let (near, far) = pair();
+            let (far, told) = (Arc::new(far), Arc::new(AtomicUsize::new(0)));
+            // By a thread: this fiber's worker may be the one that is held.
+            let writer = std::thread::spawn({
+                let told = told.clone();
+                move || {
+                    (&near).write_all(b"a").unwrap();
+                    until(|| told.load(Relaxed) == 1);
+                    (&near).write_all(b"b").unwrap();
+                }
+            });
+            let hog = sinew::spawn({
+                let (far, told) = (far.clone(), told.clone());
+                move || {
+                    // It waits here first, so that its worker's source knows the socket; then it holds its worker.
+                    (&*far).read_exact(&mut [0; 1]).unwrap();
+                    let other = sinew::spawn({
+                        let (far, told) = (far.clone(), told.clone());
+                        move || {
+                            told.store(1, Relaxed);
+                            (&*far).read_exact(&mut [0; 1]).unwrap();
+                            told.store(2, Relaxed);
+                        }
+                    });
+                    while told.load(Relaxed) < 2 {
+                        std::hint::spin_loop();
+                    }
+                    other
+                }
+            });
+            hog.join().unwrap().join().unwrap();
+            writer.join().unwrap();
+        });
+    }
+}
+
 /// Many fibers accept from one listener.
 #[test]
 fn acceptors_share_a_listener() {
@@ -478,7 +520,7 @@ fn a_shutdown_ends_fibers_that_wait_for_io() {
                 })
             })
             .collect();
-        common::until(|| waiting.load(Relaxed) == 20);
+        until(|| waiting.load(Relaxed) == 20);
         runtime.shutdown_timeout(Duration::from_secs(10)).unwrap();
         for fiber in fibers {
             let error = fiber.join().unwrap();
@@ -515,7 +557,7 @@ fn ready_fibers_do_not_hide_a_socket() {
                     })
                 })
                 .collect();
-            common::until(|| yields.load(Relaxed) > 10_000);
+            until(|| yields.load(Relaxed) > 10_000);
             (&near).write_all(b"x").unwrap();
             let sent_at = yields.load(Relaxed);
             let read_at = reader.join().unwrap();
@@ -554,7 +596,7 @@ fn a_flood_on_one_socket_does_not_hide_the_rest() {
                     calls.load(Relaxed)
                 }
             });
-            common::until(|| calls.load(Relaxed) > 10_000);
+            until(|| calls.load(Relaxed) > 10_000);
             sinew::sleep(Duration::from_millis(1));
             (&other).write_all(b"y").unwrap();
             let sent_at = calls.load(Relaxed);

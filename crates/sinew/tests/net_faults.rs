@@ -392,3 +392,26 @@ fn connections_spread_over_workers() {
         drop(clients);
     }
 }
+
+/// Somebody closes descriptors that are not his, the workers' among them: the process ends with a line that says so, and does not spin.
+#[test]
+fn a_source_that_was_closed_is_noticed() {
+    const NAME: &str = "a_source_that_was_closed_is_noticed";
+    if !is_child(NAME) {
+        for io in ["uring", "epoll"] {
+            let child = in_child(NAME, &[("SINEW_IO", io)]);
+            let said = String::from_utf8_lossy(&child.stderr);
+            assert!(!child.status.success() && said.contains("lost its source of I/O"), "{io}: {said}");
+        }
+        return;
+    }
+    Runtime::builder().workers(1).build().unwrap().run(|| {
+        let (near, far) = UnixStream::pair().unwrap();
+        let reader = sinew::spawn(move || (&far).read(&mut [0; 1]));
+        sinew::yield_now();
+        // SAFETY: not at all; that is the point.
+        unsafe { libc::close_range(3, !0, 0) };
+        std::mem::forget((near, reader));
+        sinew::sleep(Duration::from_millis(10));
+    });
+}

@@ -303,9 +303,13 @@ fn a_write_to_one_that_is_gone_is_a_broken_pipe() {
         let mut child = shell("exec <&-; echo closed; read line <&1").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut closed = [0; 7];
         child.stdout.as_mut().unwrap().read_exact(&mut closed).unwrap();
-        // Others that are just being started, by other tests, may have what it closed until they run their program.
-        let mut stdin = child.stdin.take().unwrap();
-        let error = (0..).find_map(|_| stdin.write(b"for nobody").err()).unwrap();
+        // Children that other tests fork at this moment have the other end too, until they exec.
+        let error = loop {
+            match child.stdin.as_mut().unwrap().write_all(b"for nobody") {
+                Ok(()) => sinew::yield_now(),
+                Err(error) => break error,
+            }
+        };
         assert_eq!(error.kind(), ErrorKind::BrokenPipe);
         child.kill().unwrap();
         child.wait().unwrap();

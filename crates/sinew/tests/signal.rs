@@ -127,14 +127,15 @@ fn a_wait_can_be_cut_short_and_loses_nothing() {
         let other = Signals::new([own(12)]).unwrap();
         let late = timeout(Duration::from_millis(1), || assert_eq!(signals.wait().unwrap_err().kind(), ErrorKind::TimedOut));
         assert!(late.is_err());
-        let waiter = spawn(|| wait([own(14)]).unwrap_err());
+        let waiter = spawn(|| wait([own(13)]).unwrap_err());
         waiter.cancel();
         assert!(is_cancelled(&waiter.join().unwrap()));
         raise(own(12));
         come(&other);
         assert_eq!(timeout(HOUR, || signals.wait().unwrap()), Ok(own(12)));
-        current().cancel();
         raise(own(12));
+        come(&other);
+        current().cancel();
         assert!(is_cancelled(&signals.wait().unwrap_err()));
     });
 }

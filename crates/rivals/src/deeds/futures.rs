@@ -1,7 +1,9 @@
 //! The work of systems whose tasks are futures. It follows `blocking` deed by deed.
 
 pub(crate) mod channels;
+pub(crate) mod files;
 pub(crate) mod locks;
+pub(crate) mod servers;
 
 use std::iter;
 use std::pin::Pin;
@@ -13,7 +15,9 @@ use super::{Arrivals, IDLE_TIMER, LOOK, Latency, Line, Oversleep, PARKED_WARM_UP
 use crate::job::{Deed, Job, Kind, Reading};
 use crate::proc;
 use channels::Channels;
+use files::Files;
 use locks::Locks;
+use servers::Net;
 
 /// What a system must be able to do; as `blocking::Blocking`.
 pub(crate) trait Futures: 'static {
@@ -36,7 +40,13 @@ pub(crate) fn perform<S: Futures + Locks + Channels>(job: &Job) -> Vec<Reading> 
         Kind::Lock => locks::perform::<S, S>(job),
         Kind::Channel => channels::perform::<S, S>(job),
         Kind::Switch | Kind::Task => perform_tasks::<S>(job),
+        Kind::File | Kind::Server => panic!("that is in `perform_io`"),
     }
+}
+
+/// Does `job`, which is about sockets or files, on `S`.
+pub(crate) fn perform_io<S: Net + Files>(job: &Job) -> Vec<Reading> {
+    if job.deed == Deed::FileRead { files::perform::<S>(job) } else { servers::perform::<S>(job) }
 }
 
 fn perform_tasks<S: Futures>(job: &Job) -> Vec<Reading> {

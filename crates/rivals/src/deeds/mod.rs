@@ -4,8 +4,10 @@
 //! shapes share. A system only says how it spawns, joins, yields, sleeps and waits.
 
 pub(crate) mod blocking;
+pub(crate) mod files;
 pub(crate) mod futures;
 pub(crate) mod raw;
+pub(crate) mod servers;
 
 use std::arch::asm;
 use std::ops::DerefMut;

@@ -1,17 +1,23 @@
 //! may: coroutines with its default stack of 32 KiB and pinned workers. Its channels have no bounds.
 
+use std::io;
+use std::net::TcpListener;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use may::coroutine::{self, JoinHandle};
 use may::cqueue;
 use may::sync::{Mutex, RwLock, Semphore, mpmc, mpsc, spsc};
+use may_minihttp::{HttpServer, HttpService, Request, Response};
 
 use crate::deeds::blocking::Blocking;
 use crate::deeds::blocking::channels::{Channel, Channels};
 use crate::deeds::blocking::locks::Locks;
+use crate::deeds::blocking::servers::{self, net_as_in_std};
+use crate::deeds::servers::HELLO;
 use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT, UNPOISONED};
-use crate::job::Job;
+use crate::job::{Deed, Job, Reading};
+use crate::server::{ANY_PORT, announce};
 
 pub(crate) struct May;
 
@@ -45,6 +51,32 @@ impl Blocking for May {
     fn wait(bell: &Semphore) {
         bell.wait();
     }
+}
+
+net_as_in_std!(May, may::net);
+
+/// Serves `job`, for ever.
+pub(crate) fn serve(job: &Job) -> Vec<Reading> {
+    if job.deed == Deed::Http { hellos(job) } else { servers::perform::<May>(job) }
+}
+
+/// Answers HTTP requests by may_minihttp, as its page shows.
+fn hellos(job: &Job) -> Vec<Reading> {
+    #[derive(Clone)]
+    struct Hello;
+    impl HttpService for Hello {
+        fn call(&mut self, _: Request, answer: &mut Response) -> io::Result<()> {
+            answer.body(HELLO);
+            Ok(())
+        }
+    }
+    may::config().set_workers(job.workers);
+    // It wants to be told the port: one that was free a moment ago.
+    let free = TcpListener::bind(ANY_PORT).and_then(|listener| listener.local_addr()).expect("a port is free");
+    let server = HttpServer(Hello).start(free).expect("the port is still free");
+    announce(free);
+    server.join().expect("the server does not panic");
+    panic!("the server has stopped")
 }
 
 impl Locks for May {

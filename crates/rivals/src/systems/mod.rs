@@ -2,10 +2,14 @@
 //!
 //! A new one implements `Blocking` or `Futures` and gets a line in `ALL`.
 
+mod compio;
 mod corosensei;
 mod go;
 mod limit;
+mod limit_epoll;
+mod limit_uring;
 mod may;
+mod monoio;
 mod sinew;
 mod smol;
 mod threads;
@@ -16,6 +20,9 @@ use crate::job::{Deed, Job, Kind, Reading};
 
 /// Tasks of which each is a kernel thread are not made in larger numbers: all processes of the machine share the ids.
 const THREADS_MAX: usize = 2000;
+
+/// Connections with a thread for each.
+const CONNECTIONS_MAX: usize = 64;
 
 /// Whether a system does a job.
 pub(crate) enum Takes {
@@ -55,7 +62,7 @@ pub(crate) const ALL: &[System] = &[
     System {
         name: "sinew",
         about: "settled fibers; for switches, the library's switch file alone",
-        takes: |_| Takes::Yes,
+        takes: |job| if is_io(job) { Takes::No } else { Takes::Yes },
         perform: |job| if is_switch(job) { raw::perform::<sinew::Switch>(job) } else { blocking::perform::<sinew::Sinew>(job) },
         version: || locked("sinew"),
         side: Side::Ours,
@@ -69,34 +76,50 @@ pub(crate) const ALL: &[System] = &[
         side: Side::Ours,
     },
     System {
+        name: "sinew-uring",
+        about: "a settled fiber per connection, sockets and files by io_uring; HTTP by hand",
+        takes: |job| if is_io(job) { Takes::Yes } else { Takes::No },
+        perform: sinew::perform_uring,
+        version: || locked("sinew"),
+        side: Side::Ours,
+    },
+    System {
+        name: "sinew-epoll",
+        about: "the same by epoll, files by threads for what blocks",
+        takes: |job| if is_io(job) { Takes::Yes } else { Takes::No },
+        perform: sinew::perform_epoll,
+        version: || locked("sinew"),
+        side: Side::Ours,
+    },
+    System {
         name: "tokio-ct",
         about: "tokio, current-thread runtime (jobs of one worker)",
         takes: |job| if job.workers == 1 { schedules(job) } else { Takes::No },
-        perform: futures::perform::<tokio::CurrentThread>,
-        version: || locked("tokio"),
+        perform: |job| if is_io(job) { tokio::perform_io::<false>(job) } else { futures::perform::<tokio::CurrentThread>(job) },
+        version: tokio_version,
         side: Side::Runtime,
     },
     System {
         name: "tokio-mt",
         about: "tokio, multi-thread runtime",
         takes: schedules,
-        perform: futures::perform::<tokio::MultiThread>,
-        version: || locked("tokio"),
+        perform: |job| if is_io(job) { tokio::perform_io::<true>(job) } else { futures::perform::<tokio::MultiThread>(job) },
+        version: tokio_version,
         side: Side::Runtime,
     },
     System {
         name: "may",
         about: "stackful coroutines, default stack of 32 KiB",
-        takes: schedules,
-        perform: blocking::perform::<may::May>,
-        version: || locked("may"),
+        takes: |job| if job.deed == Deed::FileRead { Takes::No } else { schedules(job) },
+        perform: |job| if is_io(job) { may::serve(job) } else { blocking::perform::<may::May>(job) },
+        version: || Ok(format!("{} (may_minihttp {})", locked("may")?, locked("may_minihttp")?)),
         side: Side::Runtime,
     },
     System {
         name: "smol",
         about: "one executor that every worker thread runs",
-        takes: schedules,
-        perform: futures::perform::<smol::Smol>,
+        takes: |job| if job.deed == Deed::Http { Takes::No } else { schedules(job) },
+        perform: |job| if is_io(job) { futures::perform_io::<smol::Smol>(job) } else { futures::perform::<smol::Smol>(job) },
         version: || {
             let parts = ["async-executor", "async-lock", "async-channel"].map(|part| Ok::<_, String>(format!("{part} {}", locked(part)?)));
             Ok(format!("{} ({})", locked("smol")?, parts.into_iter().collect::<Result<Vec<_>, _>>()?.join(", ")))
@@ -115,7 +138,9 @@ pub(crate) const ALL: &[System] = &[
         name: "threads",
         about: "std::thread, its locks and channels; with one worker, all on one CPU",
         takes: threads_take,
-        perform: blocking::perform::<threads::Threads>,
+        perform: |job| {
+            if is_io(job) { blocking::perform_io::<threads::Threads>(job) } else { blocking::perform::<threads::Threads>(job) }
+        },
         version: || Ok(env!("RIVALS_RUSTC").into()),
         side: Side::Rival,
     },
@@ -124,7 +149,7 @@ pub(crate) const ALL: &[System] = &[
         about: "tokio-mt with the standard library's locks, as its documentation advises where nothing is awaited under them",
         takes: |job| only(job, Kind::Lock),
         perform: futures::locks::perform::<tokio::MultiThread, futures::locks::Plain<threads::Threads>>,
-        version: || locked("tokio"),
+        version: tokio_version,
         side: Side::Runtime,
     },
     System {
@@ -152,6 +177,22 @@ pub(crate) const ALL: &[System] = &[
         side: Side::Rival,
     },
     System {
+        name: "monoio",
+        about: "one thread with a ring of its own, buffers lent to it",
+        takes: echoes_on_one_cpu,
+        perform: monoio::serve,
+        version: || locked("monoio"),
+        side: Side::Runtime,
+    },
+    System {
+        name: "compio",
+        about: "one thread with a ring of its own, buffers lent to it",
+        takes: echoes_on_one_cpu,
+        perform: compio::serve,
+        version: || locked("compio"),
+        side: Side::Runtime,
+    },
+    System {
         name: "corosensei",
         about: "its switch, bare",
         takes: |job| only(job, Kind::Switch),
@@ -175,6 +216,30 @@ pub(crate) const ALL: &[System] = &[
         version: || Ok("in this crate".into()),
         side: Side::Limit,
     },
+    System {
+        name: "limit-epoll",
+        about: "a hand-written loop on epoll: the limit of servers that wait for readiness",
+        takes: echoes_on_one_cpu,
+        perform: limit_epoll::serve,
+        version: || Ok("in this crate".into()),
+        side: Side::Limit,
+    },
+    System {
+        name: "limit-uring",
+        about: "a hand-written loop on io_uring that receives by multishot operations into provided buffers",
+        takes: echoes_on_one_cpu,
+        perform: limit_uring::serve_multishot,
+        version: || Ok("in this crate".into()),
+        side: Side::Limit,
+    },
+    System {
+        name: "limit-uring-1",
+        about: "the same with one receive for each message into a buffer of the connection: the limit of reads into borrowed buffers",
+        takes: echoes_on_one_cpu,
+        perform: limit_uring::serve_single,
+        version: || Ok("in this crate".into()),
+        side: Side::Limit,
+    },
 ];
 
 /// The system called `name`, or an error that lists what there is.
@@ -185,6 +250,24 @@ pub(crate) fn named(name: &str) -> Result<&'static System, String> {
 
 fn is_switch(job: &Job) -> bool {
     job.deed.kind() == Kind::Switch
+}
+
+/// What depends on how a system does I/O.
+fn is_io(job: &Job) -> bool {
+    matches!(job.deed.kind(), Kind::Server | Kind::File)
+}
+
+fn is_server(job: &Job) -> bool {
+    job.deed.kind() == Kind::Server
+}
+
+/// Systems of one thread.
+fn echoes_on_one_cpu(job: &Job) -> Takes {
+    if matches!(job.deed, Deed::Echo | Deed::EchoShared) { Takes::Yes } else { Takes::No }
+}
+
+fn tokio_version() -> Result<String, String> {
+    Ok(format!("{} (hyper {})", locked("tokio")?, locked("hyper")?))
 }
 
 fn only(job: &Job, kind: Kind) -> Takes {
@@ -198,6 +281,7 @@ fn schedules(job: &Job) -> Takes {
 
 fn threads_take(job: &Job) -> Takes {
     match schedules(job) {
+        Takes::Yes if is_server(job) && job.tasks > CONNECTIONS_MAX => Takes::Refuses("not tried: so many threads are no way to serve"),
         Takes::Yes if job.tasks > THREADS_MAX => Takes::Refuses("not tried: so many kernel threads would take the machine's process ids"),
         Takes::Yes if job.deed == Deed::Select => Takes::Refuses("not offered: the standard library has no select"),
         takes => takes,

@@ -1,18 +1,23 @@
 //! Sinew: settled fibers, a runtime with the asked number of workers, all else by default.
 
+use std::io;
 use std::ops::{Deref, DerefMut};
+use std::path::Path;
 use std::time::Duration;
 
 use sinew::chan::{self, Receiver, Sender};
+use sinew::fs::File;
 use sinew::sync::{Mutex, RwLock};
 use sinew::{Fiber, JoinHandle, Runtime};
 
-use crate::deeds::blocking::Blocking;
 use crate::deeds::blocking::channels::{Channel, Channels};
+use crate::deeds::blocking::files::Files;
 use crate::deeds::blocking::locks::Locks;
+use crate::deeds::blocking::servers::net_as_in_std;
+use crate::deeds::blocking::{self, Blocking};
 use crate::deeds::raw::Raw;
 use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT};
-use crate::job::Job;
+use crate::job::{Job, Reading};
 
 pub(crate) struct Sinew;
 
@@ -50,6 +55,35 @@ impl Blocking for Sinew {
     fn wait(_: &Fiber) {
         sinew::park();
     }
+}
+
+net_as_in_std!(Sinew, sinew::net);
+
+impl Files for Sinew {
+    type File = File;
+
+    fn open(path: &Path) -> io::Result<File> {
+        File::open(path)
+    }
+    fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        file.read_at(buffer, offset)
+    }
+}
+
+/// Does `job`, I/O by io_uring.
+pub(crate) fn perform_uring(job: &Job) -> Vec<Reading> {
+    perform("uring", job)
+}
+
+/// Does `job`, I/O by epoll.
+pub(crate) fn perform_epoll(job: &Job) -> Vec<Reading> {
+    perform("epoll", job)
+}
+
+fn perform(driver: &str, job: &Job) -> Vec<Reading> {
+    // SAFETY: this process has one thread yet, so nobody reads the environment meanwhile.
+    unsafe { std::env::set_var("SINEW_IO", driver) };
+    blocking::perform_io::<Sinew>(job)
 }
 
 impl Locks for Sinew {

@@ -1,20 +1,30 @@
 //! smol: one executor that the asked number of threads run, as `smol::spawn` itself sets it up.
 
+use std::fs::File;
 use std::future::pending;
+use std::io;
+use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use smol::channel::{self, Receiver, Sender};
 use smol::future::race;
+use smol::io::{AsyncReadExt, AsyncWriteExt};
 use smol::lock::{Mutex, RwLock, Semaphore};
+use smol::net::{TcpListener, TcpStream};
 use smol::{Executor, Task, Timer};
 
 use crate::deeds::futures::Futures;
 use crate::deeds::futures::channels::{Channel, Channels};
+use crate::deeds::futures::files::{Block, Files};
 use crate::deeds::futures::locks::Locks;
+use crate::deeds::futures::servers::Net;
 use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT};
 use crate::job::Job;
+use crate::server::ANY_PORT;
 
 static EXECUTOR: Executor<'static> = Executor::new();
 
@@ -99,5 +109,37 @@ impl Channels for Smol {
             sum += race(first, last).await.expect(SENT);
         }
         sum
+    }
+}
+
+impl Files for Smol {
+    async fn read_at(file: Arc<File>, mut block: Block, offset: u64) -> (io::Result<usize>, Block) {
+        let read = move || (file.read_at(&mut *block, offset), block);
+        smol::unblock(read).await
+    }
+}
+
+impl Net for Smol {
+    type Listener = TcpListener;
+    type Stream = TcpStream;
+
+    async fn listen() -> io::Result<(TcpListener, SocketAddr)> {
+        let listener = TcpListener::bind(ANY_PORT).await?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    }
+    async fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+    async fn read(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+        stream.read(buffer).await
+    }
+    async fn write_all(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+        stream.write_all(bytes).await
+    }
+    fn detach(task: impl Future<Output = io::Result<()>> + Send + 'static) {
+        EXECUTOR.spawn(task).detach();
     }
 }

@@ -1,13 +1,20 @@
 //! The standard library's threads, locks and channels: what a program does without a runtime. And the locks and channels of crates that threads use.
 
+use std::fs::File;
+use std::io;
 use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
+use crate::cpu;
 use crate::deeds::blocking::Blocking;
 use crate::deeds::blocking::channels::{Channel, Channels};
+use crate::deeds::blocking::files::Files;
 use crate::deeds::blocking::locks::Locks;
+use crate::deeds::blocking::servers::net_as_in_std;
 use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT, UNPOISONED};
 use crate::job::Job;
 
@@ -19,7 +26,8 @@ impl Blocking for Threads {
 
     fn run<T: Send + 'static>(job: &Job, root: impl FnOnce() -> T + Send + 'static) -> T {
         if job.workers == 1 {
-            stay_on_one_cpu();
+            // "One worker" of threads is one CPU: that on which we are.
+            cpu::stay_on(cpu::current());
         }
         Self::join(Self::spawn(root))
     }
@@ -46,15 +54,17 @@ impl Blocking for Threads {
     }
 }
 
-/// "One worker" of threads is one CPU: that on which we are.
-fn stay_on_one_cpu() {
-    // SAFETY: the set is plain data that lives through the call.
-    let failed = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
-    };
-    assert_eq!(failed, 0, "this process cannot be kept on one CPU");
+net_as_in_std!(Threads, std::net);
+
+impl Files for Threads {
+    type File = File;
+
+    fn open(path: &Path) -> io::Result<File> {
+        File::open(path)
+    }
+    fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        file.read_at(buffer, offset)
+    }
 }
 
 impl Locks for Threads {

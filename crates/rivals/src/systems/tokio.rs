@@ -1,18 +1,36 @@
 //! tokio: the multi-thread runtime and the current-thread one, both with all drivers on, as `#[tokio::main]` sets them up.
 
+use std::convert::Infallible;
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Mutex, Notify, RwLock, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::smol::Async;
-use crate::deeds::futures::Futures;
 use crate::deeds::futures::channels::{Channel, Channels};
+use crate::deeds::futures::files::{Block, Files};
 use crate::deeds::futures::locks::Locks;
+use crate::deeds::futures::servers::{self, Net};
+use crate::deeds::futures::{self, Futures};
+use crate::deeds::servers::HELLO;
 use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT};
-use crate::job::Job;
+use crate::job::{Deed, Job, Reading};
+use crate::server::ANY_PORT;
 
 /// Which of the two runtimes.
 pub(crate) struct Tokio<const WORKERS: bool>;
@@ -123,4 +141,51 @@ impl<const WORKERS: bool> Channels for Tokio<WORKERS> {
         sender.send(message).expect(RECEIVED);
         receiver.await.expect(SENT)
     }
+}
+
+impl<const WORKERS: bool> Files for Tokio<WORKERS> {
+    async fn read_at(file: Arc<File>, mut block: Block, offset: u64) -> (io::Result<usize>, Block) {
+        let read = move || (file.read_at(&mut *block, offset), block);
+        tokio::task::spawn_blocking(read).await.expect("a read does not panic")
+    }
+}
+
+impl<const WORKERS: bool> Net for Tokio<WORKERS> {
+    type Listener = TcpListener;
+    type Stream = TcpStream;
+
+    async fn listen() -> io::Result<(TcpListener, SocketAddr)> {
+        let listener = TcpListener::bind(ANY_PORT).await?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    }
+    async fn accept(listener: &TcpListener) -> io::Result<TcpStream> {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+    async fn read(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+        stream.read(buffer).await
+    }
+    async fn write_all(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+        stream.write_all(bytes).await
+    }
+    fn detach(task: impl Future<Output = io::Result<()>> + Send + 'static) {
+        drop(tokio::spawn(task));
+    }
+}
+
+/// Does a job about sockets or files.
+pub(crate) fn perform_io<const WORKERS: bool>(job: &Job) -> Vec<Reading> {
+    if job.deed == Deed::Http { hellos::<WORKERS>(job) } else { futures::perform_io::<Tokio<WORKERS>>(job) }
+}
+
+/// Answers HTTP requests by hyper, as its guide shows.
+fn hellos<const WORKERS: bool>(job: &Job) -> Vec<Reading> {
+    async fn answer(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+        Ok(Response::new(Full::new(Bytes::from_static(HELLO.as_bytes()))))
+    }
+    servers::serve::<Tokio<WORKERS>, _>(job, |stream| async {
+        http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer)).await.map_err(io::Error::other)
+    })
 }

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::readiness::{Direction, Readiness, Told};
-use super::source::SOURCE_TURNS;
+use super::source::{SOURCE_TURNS, lost};
 use crate::base::list::List;
 use crate::fiber::{Control, Kind};
 use crate::os::bell::Bell;
@@ -105,6 +105,12 @@ impl Epoll {
         // SAFETY: there is room for so many, and the kernel has written as many as it says; EINTR is none.
         unsafe {
             let found = self.wait(left);
+            if found < 0 {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    lost("epoll_wait", &error);
+                }
+            }
             self.events.set_len(usize::try_from(found).unwrap_or(0));
         }
     }

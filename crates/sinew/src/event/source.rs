@@ -101,6 +101,10 @@ impl Source {
         })
     }
 
+    pub(crate) fn is_ring(&self) -> bool {
+        matches!(self, Source::Uring(_))
+    }
+
     /// Whether something is to be told to the kernel.
     #[inline]
     pub(crate) fn has_unsent(&self) -> bool {
@@ -132,4 +136,13 @@ impl Source {
             Source::Epoll(epoll) => epoll.sleep(deadline_ns),
         }
     }
+}
+
+/// Ends the process: what fibers wait for cannot be learned any more.
+#[cold]
+pub(crate) fn lost(call: &str, error: &io::Error) -> ! {
+    eprintln!(
+        "sinew: {call} failed ({error}): a worker has lost its source of I/O; has something closed descriptors that it had not opened?"
+    );
+    std::process::abort();
 }

@@ -1,7 +1,8 @@
 //! The operations that programs do often. Where each is done is decided here, and nowhere else in this folder.
 //!
-//! All go to the blocking pool, but for what can be had without waiting. A read of what lies in the page cache is tried first, on the worker (`preadv2` with `RWF_NOWAIT`). Of 4 KiB it takes 1.1 us
-//! of CPU there, 13 by the pool, 0.9 on a plain thread (medians of three on the loaded machine of ARCHITECTURE). A write is not tried: few file systems can tell beforehand that it would not wait.
+//! Opening, reading and writing at an offset, and syncing go to the ring, where there is one; all else goes to the blocking pool, but for what can be had without waiting. What uses the cursor does not go
+//! to the ring: that reads and moves it in two steps, and two fibers would read the same bytes. A read of what lies in the page cache is tried first, on the worker (`preadv2` with `RWF_NOWAIT`). Of 4 KiB it
+//! takes 1.1 us of CPU there, 13 by the pool, 0.9 on a plain thread (medians of three on the loaded machine of ARCHITECTURE). A write is not tried: few file systems can tell beforehand that it would not wait.
 //!
 //! A trial may bring a part, where only that was in memory, and some kernels took a page that was not there for the end of the file. So a plain file is asked for its length, and what came short
 //! before the end is read again, whole, in the pool: as with std, a read of a plain file comes short at its end only.
@@ -18,8 +19,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use io_uring::opcode;
+use io_uring::types::{Fd, FsyncFlags};
+
 use super::cursor::Cursor;
-use crate::rt::ask::{ask, ask_after};
+use crate::rt::ask::{ask, ask_after, ask_ring_after};
 
 /// Bytes that are worth a trial on the worker, at most: as long to copy as the way to the pool takes.
 const TRIAL_BYTES_MAX: usize = 64 << 10;
@@ -41,7 +45,18 @@ impl Handle {
     #[track_caller]
     pub(super) fn open(path: &Path, flags: c_int, mode: libc::mode_t) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
-        ask(|| open(&path, flags, mode)).map(Self::new)
+        let entry = |path: &mut &CStr| {
+            let flags = flags | libc::O_CLOEXEC | libc::O_LARGEFILE;
+            opcode::OpenAt::new(Fd(libc::AT_FDCWD), path.as_ptr()).flags(flags).mode(mode).build()
+        };
+        // SAFETY: the entry points to the path.
+        let fd = unsafe { ask_ring_after(&*path, |_| None, entry, |path| open(path, flags, mode)) }?;
+        // SAFETY: it was opened just now, and is nobody's yet.
+        Ok(Self::new(unsafe { File::from_raw_fd(fd as c_int) }))
+    }
+
+    fn fd(&self) -> Fd {
+        Fd(self.file.as_raw_fd())
     }
 
     #[track_caller]
@@ -84,22 +99,37 @@ impl Handle {
 
     #[track_caller]
     pub(super) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        ask_after(buffer, |buffer| self.try_read_at(buffer, offset), |buffer| self.file.read_at(buffer, offset))
+        if i64::try_from(offset).is_err() {
+            return Err(no_such_offset());
+        }
+        let entry = |buffer: &mut &mut [u8]| opcode::Read::new(self.fd(), buffer.as_mut_ptr(), length(buffer)).offset(offset).build();
+        let try_here = |buffer: &mut &mut [u8]| self.try_read_at(buffer, offset);
+        // SAFETY: the entry points to the buffer.
+        unsafe { ask_ring_after(buffer, try_here, entry, |buffer| self.file.read_at(buffer, offset)) }
     }
 
     #[track_caller]
     pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        ask(|| self.file.write_at(bytes, offset))
+        if i64::try_from(offset).is_err() {
+            return Err(no_such_offset());
+        }
+        let entry = |bytes: &mut &[u8]| opcode::Write::new(self.fd(), bytes.as_ptr(), length(bytes)).offset(offset).build();
+        // SAFETY: the entry points to the bytes.
+        unsafe { ask_ring_after(bytes, |_| None, entry, |bytes| self.file.write_at(bytes, offset)) }
     }
 
     #[track_caller]
     pub(super) fn sync_all(&self) -> io::Result<()> {
-        ask(|| self.file.sync_all())
+        // SAFETY: nothing is lent.
+        unsafe { ask_ring_after((), |()| None, |()| opcode::Fsync::new(self.fd()).build(), |()| self.file.sync_all().map(|()| 0)) }
+            .map(drop)
     }
 
     #[track_caller]
     pub(super) fn sync_data(&self) -> io::Result<()> {
-        ask(|| self.file.sync_data())
+        let entry = |(): &mut ()| opcode::Fsync::new(self.fd()).flags(FsyncFlags::DATASYNC).build();
+        // SAFETY: nothing is lent.
+        unsafe { ask_ring_after((), |()| None, entry, |()| self.file.sync_data().map(|()| 0)) }.map(drop)
     }
 
     #[track_caller]
@@ -157,6 +187,16 @@ impl Handle {
     }
 }
 
+/// As the system says of one that is negative to it. (To the ring the last of them would be the cursor.)
+fn no_such_offset() -> io::Error {
+    io::Error::from_raw_os_error(libc::EINVAL)
+}
+
+/// What the ring does at once of so many bytes.
+fn length(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).unwrap_or(u32::MAX)
+}
+
 /// What is known of the file at `path`.
 #[track_caller]
 pub(super) fn metadata(path: &Path) -> io::Result<Metadata> {
@@ -169,13 +209,13 @@ pub(super) fn symlink_metadata(path: &Path) -> io::Result<Metadata> {
     ask(|| std::fs::symlink_metadata(path))
 }
 
-fn open(path: &CStr, flags: c_int, mode: libc::mode_t) -> io::Result<File> {
+/// Opens a file, and gives its descriptor.
+fn open(path: &CStr, flags: c_int, mode: libc::mode_t) -> io::Result<usize> {
     loop {
         // SAFETY: a C string, which stays for the call.
         let descriptor = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC | libc::O_LARGEFILE, libc::c_uint::from(mode)) };
-        if descriptor >= 0 {
-            // SAFETY: it was opened just now, and is nobody's yet.
-            return Ok(unsafe { File::from_raw_fd(descriptor) });
+        if let Ok(descriptor) = usize::try_from(descriptor) {
+            return Ok(descriptor);
         }
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {

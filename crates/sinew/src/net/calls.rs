@@ -85,6 +85,10 @@ impl<S: AsFd> Call<S> for Send<'_> {
         Some(opcode::Send::new(fd, self.buf.as_ptr(), length).flags(libc::MSG_NOSIGNAL).build())
     }
 
+    fn prefers_ring(&self) -> bool {
+        true
+    }
+
     fn answer(&mut self, answer: usize) -> io::Result<usize> {
         Ok(answer)
     }

@@ -27,6 +27,8 @@
 
 mod accept;
 mod addr;
+#[cfg(any(feature = "futures-io", feature = "tokio-io"))]
+mod asynchronous;
 mod calls;
 mod tcp;
 mod udp;
@@ -35,6 +37,8 @@ pub mod unix;
 pub use std::net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 pub use addr::ToSocketAddrs;
+#[cfg(any(feature = "futures-io", feature = "tokio-io"))]
+pub use asynchronous::Async;
 pub use tcp::{Incoming, TcpListener, TcpStream};
 pub use udp::UdpSocket;
 

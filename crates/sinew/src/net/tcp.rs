@@ -37,7 +37,7 @@ const BACKLOG: i32 = 4096;
 /// # std::io::Result::Ok(())
 /// ```
 pub struct TcpStream {
-    descriptor: Descriptor<std::net::TcpStream>,
+    pub(super) descriptor: Descriptor<std::net::TcpStream>,
 }
 
 socket!(TcpStream, std::net::TcpStream);

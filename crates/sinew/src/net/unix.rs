@@ -31,7 +31,7 @@ use crate::rt::io::{Descriptor, Direction, Try, perform};
 /// # std::io::Result::Ok(())
 /// ```
 pub struct UnixStream {
-    descriptor: Descriptor<std_unix::UnixStream>,
+    pub(super) descriptor: Descriptor<std_unix::UnixStream>,
 }
 
 socket!(UnixStream, std_unix::UnixStream);

@@ -95,6 +95,7 @@ impl From<Cut> for io::Error {
 /// | [`scope`](crate::scope), at its end | yes | no | |
 /// | [`blocking`](crate::blocking()) | yes | no | |
 /// | all of [`fs`](crate::fs) but [`unlock`](crate::fs::File::unlock), which is none | yes | at their entry; once begun they run to their end | what was asked for |
+/// | reads, writes, `connect` and `accept` of [sockets](crate::net) | yes, unless they can go on at once; a write by the ring always | yes | nothing was read, written or accepted |
 /// | reads and writes of [pipes](crate::io::pipe()) and of a child's, of [`stdin`](crate::io::stdin), [`io::poll`](crate::io::poll) | yes, unless they can go on at once | yes | what was not read or written |
 /// | [`Child::wait`](crate::process::Child::wait), [`ctrl_c`](crate::signal::ctrl_c), [`signal::wait`](crate::signal::wait), [`Signals::wait`](crate::signal::Signals::wait) | yes | yes | the wait |
 /// | [`output`](crate::process::Command::output), [`status`](crate::process::Command::status), [`wait_with_output`](crate::process::Child::wait_with_output) | yes | yes | the child is killed |

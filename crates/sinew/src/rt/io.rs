@@ -4,8 +4,8 @@
 //! source, for the ring's answer or for epoll's word that it is worth another try; a thread waits in `poll`.
 //!
 //! # Try first, or ask the ring first?
-//! Writes are tried at once: there is nearly always room, and bytes that are written now need not wait for a loop turn. Reads are tried unless the last one took all there was: then the ring
-//! is asked at once, which saves a system call that would be in vain. The measurements are in ARCHITECTURE ("Input and output").
+//! A read is tried unless the last one took all there was: then the ring is asked at once, which saves a system call that would be in vain. A write to a stream goes to the ring at once, together
+//! with those of all other fibers of this turn: one system call for all of them. Everything else is tried. The measurements are in ARCHITECTURE ("Input and output").
 //!
 //! # Invariants
 //! I1. (law E2) What the ring was given, the caller's buffer and the `Completion` in this frame, stays here until the ring has answered, also when the wait was cut short: then the operation is
@@ -49,6 +49,11 @@ pub(crate) trait Call<S> {
     /// As an entry of the ring; `None` if the ring is only to tell when to try. What it points to is borrowed by the call.
     fn entry(&mut self, _fd: Fd) -> Option<Entry> {
         None
+    }
+
+    /// Whether the ring is asked before anything is tried.
+    fn prefers_ring(&self) -> bool {
+        false
     }
 
     /// What the ring's answer to the entry, a success, comes to.
@@ -207,10 +212,12 @@ pub(crate) fn perform<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, call: C) 
 #[track_caller]
 pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut call: C, deadline_ns: u64) -> io::Result<C::Output> {
     enter_cancel_point()?;
+    let fiber = fiber();
     let is_drained = call.direction() == Direction::Read && descriptor.drained.load(Relaxed);
+    let asks_first = is_drained || (call.prefers_ring() && fiber.is_some_and(|(worker, me)| worker.has_ring() && !me.must_not_suspend()));
     let seen = descriptor.watch.get().map(|readiness| readiness.seen(call.direction()));
-    if !is_drained && let Some(done) = attempt(descriptor, &mut call) {
-        if let Some((worker, me)) = fiber() {
+    if !asks_first && let Some(done) = attempt(descriptor, &mut call) {
+        if let Some((worker, me)) = fiber {
             worker.count_gift(me);
         }
         return done;
@@ -227,7 +234,7 @@ pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut
             match instance_of(worker)? {
                 None => wait_at_ring(&fiber, descriptor, &mut call, deadline_ns),
                 Some(instance) => {
-                    let tried = seen.filter(|_| !is_drained);
+                    let tried = seen.filter(|_| !asks_first);
                     wait_at_epoll(&fiber, instance, tried, descriptor, &mut call, deadline_ns)
                 }
             }
@@ -345,16 +352,39 @@ unsafe fn ask_ring(fiber: &Caller<'_>, entry: Entry, why: At, deadline_ns: u64) 
     }
 }
 
-/// Asks the ring to give an operation up, and waits for its answer all the same.
-#[cold]
-fn give_up(worker: &Worker, control: &Control, completion: &Completion, why: At) {
-    with_ring(worker, |ring| ring.cancel(completion));
+/// Has the ring of the caller's worker do an operation, to its end, whatever happens meanwhile; `None` if the caller is no fiber, may not suspend, or its worker has no ring.
+///
+/// # Safety
+/// What the entry points to outlives the call, and is the kernel's until it returns.
+pub(crate) unsafe fn complete(why: At, entry: impl FnOnce() -> Entry) -> Option<io::Result<usize>> {
+    let (worker, control) = fiber().filter(|(_, control)| !control.must_not_suspend())?;
+    if !worker.with_source(|source| source.is_ring()).is_ok_and(|is_ring| is_ring) {
+        return None;
+    }
+    let completion = Completion::new(control);
+    // SAFETY: the caller's promise, and the completion stays in this frame until it has a result; the wait begins before the worker looks.
+    with_ring(worker, |ring| unsafe { ring.submit(entry(), &completion) });
+    worker.count_source_wait(1);
+    await_answer(worker, control, &completion, why);
+    worker.count_source_wait(-1);
+    completion.result()
+}
+
+/// Waits for the ring's answer, and for nothing else.
+fn await_answer(worker: &Worker, control: &Control, completion: &Completion, why: At) {
     while completion.result().is_none() {
         control.note_why(Why::At(why));
         control.state.begin_wait();
         // SAFETY: F2 - `control` is the fiber that runs here; the ring's answer ends the wait.
         unsafe { worker.suspend(control) };
     }
+}
+
+/// Asks the ring to give an operation up, and waits for its answer all the same.
+#[cold]
+fn give_up(worker: &Worker, control: &Control, completion: &Completion, why: At) {
+    with_ring(worker, |ring| ring.cancel(completion));
+    await_answer(worker, control, completion, why);
 }
 
 fn with_ring<T>(worker: &Worker, f: impl FnOnce(&mut crate::event::uring::Uring) -> T) -> T {

@@ -328,6 +328,13 @@ impl Worker {
         Ok(f(source.as_mut().expect("it was opened just now")))
     }
 
+    /// Whether its source is open, and a ring.
+    #[inline]
+    pub(crate) fn has_ring(&self) -> bool {
+        // SAFETY: I1, I2.
+        unsafe { (*self.source.get()).as_ref().is_some_and(Source::is_ring) }
+    }
+
     /// A fiber of this worker begins, or ends, a wait at its source.
     pub(crate) fn count_source_wait(&self, change: isize) {
         self.source_waits.set(self.source_waits.get().wrapping_add_signed(change));
@@ -626,7 +633,7 @@ impl Worker {
         let wake_ns = unsafe { (*self.timers.get()).next_ns() };
         let end_ns = clock::now_ns() + SPIN_NS;
         loop {
-            if self.has_work() {
+            if self.has_work() || self.source_calls() {
                 return true;
             }
             self.group.replace_spinner();

@@ -138,10 +138,10 @@ impl Drop for Signals {
     }
 }
 
-/// Has the handler of a signal run where those of stack overflows do, and not on a fiber's stack, which may have no room for its frame; and one at a time, since there is room for few there:
-/// the kernel puts a frame for every signal that has come on top of the last. The registry asks for neither.
+/// Has the handler of a signal run where those of stack overflows do, and not on a fiber's stack, which may have no room for its frame; and one at a time: of 8 KiB, which std gives a thread for that,
+/// five that come upon each other use up all. The registry does not ask for either.
 fn handle_on_alternate_stack(number: i32) -> io::Result<()> {
-    // SAFETY: zeros are a value of this type; the calls write to it, and set what they have read with one more flag and another mask.
+    // SAFETY: zeros are a value of this type; the calls write to it, and set what they have read with one more flag and more signals to hold back.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         if libc::sigaction(number, std::ptr::null(), &mut action) != 0 {
@@ -150,8 +150,8 @@ fn handle_on_alternate_stack(number: i32) -> io::Result<()> {
         if action.sa_flags & libc::SA_ONSTACK == 0 {
             action.sa_flags |= libc::SA_ONSTACK;
             libc::sigfillset(&mut action.sa_mask);
-            // A fault in a handler is told of as any other.
-            for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT] {
+            // What a fault sends is not to be held back.
+            for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT] {
                 libc::sigdelset(&mut action.sa_mask, fault);
             }
             if libc::sigaction(number, &action, std::ptr::null_mut()) != 0 {

@@ -64,6 +64,10 @@ pub mod source {
             self.asked.borrow_mut().push((question, control));
         }
 
+        pub fn is_ring(&self) -> bool {
+            false
+        }
+
         pub fn has_unsent(&self) -> bool {
             false
         }

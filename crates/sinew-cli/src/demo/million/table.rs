@@ -4,16 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use indicatif::HumanCount;
 
 use super::flock::WAKE_BURST;
+use crate::table::{count, rate, row, rule, seconds, time};
 
 /// What a parked fiber may cost at most, by the size of its stack: the promise of the project's design, in KiB.
 const BOUNDS_KIB: [(usize, f64); 2] = [(256 << 10, 4.8), (64 << 10, 4.4)];
-
-/// Widths of the columns.
-const NAME: usize = 26;
-const VALUE: usize = 14;
 
 /// All figures of one run.
 pub(super) struct Report {
@@ -104,42 +100,10 @@ impl Report {
     }
 }
 
-fn row(f: &mut fmt::Formatter<'_>, name: &str, value: String, note: &str) -> fmt::Result {
-    let line = format!("  {name:<NAME$}{value:>VALUE$}  {note}");
-    writeln!(f, "{}", line.trim_end())
-}
-
-fn rule(f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    writeln!(f, "  {}", "-".repeat(NAME + VALUE))
-}
-
-fn count(n: usize) -> String {
-    HumanCount(n as u64).to_string()
-}
-
-fn rate(n: f64, took: Duration) -> String {
-    count((n / took.as_secs_f64()) as usize)
-}
-
-fn seconds(took: Duration) -> String {
-    format!("{:.2} s", took.as_secs_f64())
-}
-
 /// A size of stack, which is a power of two from 16 KiB up.
 fn size(bytes: usize) -> String {
     match bytes >> 10 {
         kib if kib < 1024 => format!("{kib} KiB"),
         kib => format!("{} MiB", kib >> 10),
-    }
-}
-
-/// A time in the unit in which it has one to three digits before the point.
-fn time(ns: u64) -> String {
-    let ns = ns as f64;
-    match ns {
-        ns if ns < 1e3 => format!("{ns:.0} ns"),
-        ns if ns < 1e6 => format!("{:.1} us", ns / 1e3),
-        ns if ns < 1e9 => format!("{:.1} ms", ns / 1e6),
-        ns => format!("{:.2} s", ns / 1e9),
     }
 }

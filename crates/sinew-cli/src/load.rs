@@ -1,0 +1,223 @@
+//! `sinew load`: requests over many connections, and how long their answers take.
+//!
+//! One fiber per connection (`run.rs`), which sends a request and waits for its answer (`client.rs`). The main thread waits for the end and draws how far it is.
+//!
+//! # Closed and open loop
+//! Without `--rate` the loop is closed: each connection sends its next request when it has the answer to the last, so a server that stalls is asked less meanwhile.
+//! With it the loop is open: every request has a moment at which it is due, whatever the server does, and its latency counts from there. So a stall of the server counts
+//! for every request that was due in it (no coordinated omission), and requests that were due and could not be sent before the end are told of.
+
+mod client;
+mod plot;
+mod report;
+mod run;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::engine::{self, Engine};
+use crate::failure::{FAILED, Failure};
+use crate::serve::Protocol;
+use report::Report;
+
+/// What can be asked for, at most. Arbitrary: a typing error is more likely than a need for more.
+const CONNECTIONS_MAX: usize = 1_000_000;
+const RATE_MAX: usize = 100_000_000;
+const SIZE_MAX: usize = 16 << 20;
+const SECONDS_MAX: f64 = 86_400.0;
+
+/// A load on a server: requests per second, and percentiles of their latency
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// What the server speaks
+    protocol: Protocol,
+
+    /// Where it is: host:port, or for http a URL as in http://127.0.0.1:7777/
+    #[arg(value_name = "URL")]
+    target: String,
+
+    /// Connections, each with one request at a time
+    #[arg(long, short, value_name = "N", default_value = "100", value_parser = connections, allow_negative_numbers = true)]
+    connections: usize,
+
+    /// How long requests are sent
+    #[arg(long, short, value_name = "S", default_value = "10", value_parser = seconds, allow_negative_numbers = true)]
+    seconds: f64,
+
+    /// Requests per second of all connections together, on a schedule that the server's slowness does not change [default: as fast as answers come]
+    #[arg(long, value_name = "R", value_parser = rate, allow_negative_numbers = true)]
+    rate: Option<usize>,
+
+    /// Bytes of a request (echo only)
+    #[arg(long, value_name = "B", default_value = "64", value_parser = size, allow_negative_numbers = true)]
+    size: usize,
+
+    /// Prints one line of JSON instead of the table
+    #[arg(long)]
+    json: bool,
+
+    /// Draws the distribution of the latency into this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+
+    /// Prints `begun` and `over` when the time begins and when it is over, for a parent process that measures meanwhile
+    #[arg(long, hide = true)]
+    announce: bool,
+
+    #[command(flatten)]
+    engine: Engine,
+}
+
+/// A number of connections.
+pub(crate) fn connections(text: &str) -> Result<usize, String> {
+    whole(text, CONNECTIONS_MAX)
+}
+
+/// A time in seconds, fractions allowed.
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|n| (0.1..=SECONDS_MAX).contains(n));
+    seconds.ok_or_else(|| format!("it must be a number of seconds from 0.1 to {SECONDS_MAX}"))
+}
+
+fn rate(text: &str) -> Result<usize, String> {
+    whole(text, RATE_MAX)
+}
+
+/// Bytes of a message.
+pub(crate) fn size(text: &str) -> Result<usize, String> {
+    whole(text, SIZE_MAX)
+}
+
+fn whole(text: &str, max: usize) -> Result<usize, String> {
+    crate::whole_number(text).filter(|n| (1..=max).contains(n)).ok_or_else(|| format!("it must be a whole number from 1 to {max}"))
+}
+
+/// Puts the load on, and tells what came of it.
+pub(crate) fn main(arguments: &Arguments) -> ExitCode {
+    match perform(arguments) {
+        Ok(report) => {
+            let text = if arguments.json { report.to_json().to_string() + "\n" } else { report.to_string() };
+            // Whoever closes our output early does not want the rest.
+            let _ = io::stdout().write_all(text.as_bytes());
+            // Errors are part of the report; scripts look at the exit code.
+            if report.has_errors() { ExitCode::from(FAILED) } else { ExitCode::SUCCESS }
+        }
+        Err(failure) => failure.tell(),
+    }
+}
+
+fn perform(arguments: &Arguments) -> Result<Report, Failure> {
+    let target = Target::parse(arguments.protocol, &arguments.target)?;
+    let connections = arguments.connections;
+    engine::raise_descriptors(connections)?;
+    // Before the load, so that a bad name is not found out after it.
+    let plot = arguments.plot.as_ref().map(|path| match File::create(path) {
+        Ok(file) => Ok((file, path)),
+        Err(error) => Err(Failure::new(format!("cannot write the plot to '{}': {error}", path.display()))),
+    });
+    let mut plot = plot.transpose()?;
+    let plan = run::Plan {
+        addr: target.addr,
+        talk: match arguments.protocol {
+            Protocol::Echo => client::Talk::Echo { bytes: arguments.size },
+            Protocol::Http => client::Talk::Http { request: target.request().into_bytes().into() },
+        },
+        connections,
+        duration: Duration::from_secs_f64(arguments.seconds),
+        rate: arguments.rate,
+        announces: arguments.announce,
+    };
+    let runtime = arguments.engine.start(crate::default_workers())?;
+    let outcome = run::drive(&runtime, plan)?;
+    let report = Report {
+        protocol: arguments.protocol,
+        target: arguments.target.clone(),
+        connections,
+        seconds: arguments.seconds,
+        rate: arguments.rate,
+        size: (arguments.protocol == Protocol::Echo).then_some(arguments.size),
+        outcome,
+    };
+    if let Some((file, path)) = &mut plot {
+        let drawn = file.write_all(plot::draw(&report.title(), &report.outcome.latencies_ns).as_bytes());
+        drawn.map_err(|error| Failure::new(format!("cannot write the plot to '{}': {error}", path.display())))?;
+    }
+    Ok(report)
+}
+
+/// Where the load goes.
+#[derive(Debug)]
+struct Target {
+    addr: SocketAddr,
+    /// As the request names it.
+    host: String,
+    path: String,
+}
+
+impl Target {
+    /// # Errors
+    /// A refusal, if it is no address; a failure, if its name is not known.
+    fn parse(protocol: Protocol, text: &str) -> Result<Self, Failure> {
+        let refuse = |why: &str| Err(Failure::refusal(format!("invalid target '{text}': {why}")));
+        let (scheme, rest) = text.split_once("://").unwrap_or((protocol.name(), text));
+        if scheme == "https" {
+            return refuse("this load speaks no TLS; use http://");
+        }
+        if scheme != protocol.name() && !(protocol == Protocol::Echo && scheme == "tcp") {
+            return refuse("it must be host:port, or for http a URL as in http://127.0.0.1:7777/");
+        }
+        let (host, path) = rest.find('/').map_or((rest, "/"), |i| rest.split_at(i));
+        if protocol == Protocol::Echo && path != "/" {
+            return refuse("an echo server has no paths; it must be host:port");
+        }
+        if path.contains(|c: char| c.is_ascii_control() || c == ' ') || host.is_empty() || host.contains('@') {
+            return refuse("it must be host:port, or for http a URL as in http://127.0.0.1:7777/");
+        }
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port != 0));
+        let with_port = match protocol {
+            _ if has_port => host.to_owned(),
+            Protocol::Http if !host.contains(':') || host.ends_with(']') => format!("{host}:80"),
+            _ => return refuse("it needs a port from 1 to 65535, as in 127.0.0.1:7777"),
+        };
+        let found = with_port.to_socket_addrs().map_err(|error| Failure::new(format!("no address for '{with_port}': {error}")))?.next();
+        let addr = found.ok_or_else(|| Failure::new(format!("no address for '{with_port}'")))?;
+        Ok(Self { addr, host: host.to_owned(), path: path.to_owned() })
+    }
+
+    fn request(&self) -> String {
+        format!("GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: sinew-load\r\n\r\n", self.path, self.host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_addresses_or_urls() {
+        let http = |text| Target::parse(Protocol::Http, text).unwrap();
+        assert_eq!(http("http://127.0.0.1:81/a/b?c=d").request().lines().next(), Some("GET /a/b?c=d HTTP/1.1"));
+        assert_eq!(http("http://127.0.0.1").addr, "127.0.0.1:80".parse().unwrap());
+        assert_eq!(http("http://[::1]").addr, "[::1]:80".parse().unwrap());
+        assert_eq!(http("127.0.0.1:8080").path, "/");
+        for text in ["127.0.0.1:7", "tcp://127.0.0.1:7", "echo://127.0.0.1:7"] {
+            assert_eq!(Target::parse(Protocol::Echo, text).unwrap().addr, "127.0.0.1:7".parse().unwrap());
+        }
+    }
+
+    #[test]
+    fn other_targets_are_refused() {
+        for text in
+            ["https://127.0.0.1", "ftp://127.0.0.1/", "http://", "http://a b/", "http://127.0.0.1/a b", "http://1.2.3.4:99999", "u@h:80"]
+        {
+            assert!(Target::parse(Protocol::Http, text).is_err(), "{text}");
+        }
+        for text in ["127.0.0.1", "127.0.0.1:0", "127.0.0.1:7/path", "http://127.0.0.1:7", "", ":"] {
+            assert!(Target::parse(Protocol::Echo, text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What a load has measured, as a table and as JSON.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+use super::run::Outcome;
+use crate::serve::Protocol;
+use crate::table::{count, row, rule, seconds, time};
+
+/// Quantiles that are told, by name.
+const QUANTILES: [(&str, f64); 5] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)];
+
+/// One load and what came of it.
+pub(super) struct Report {
+    pub(super) protocol: Protocol,
+    pub(super) target: String,
+    pub(super) connections: usize,
+    pub(super) seconds: f64,
+    pub(super) rate: Option<usize>,
+    /// Bytes of a message, if that was for us to choose.
+    pub(super) size: Option<usize>,
+    pub(super) outcome: Outcome,
+}
+
+impl Report {
+    pub(super) fn has_errors(&self) -> bool {
+        !self.outcome.errors.is_empty()
+    }
+
+    /// Everything in a line.
+    pub(super) fn title(&self) -> String {
+        let size = self.size.map_or(String::new(), |bytes| format!(", {bytes} bytes"));
+        let how = self.rate.map_or("closed loop".into(), |rate| format!("{} requests/s", count(rate)));
+        format!("{} {}, {} connections{size}, {how}, {} s", self.protocol.name(), self.target, count(self.connections), self.seconds)
+    }
+
+    fn per_second(&self) -> f64 {
+        self.outcome.in_time as f64 / self.seconds
+    }
+
+    /// One object. Times are in microseconds.
+    pub(super) fn to_json(&self) -> Value {
+        let mut object = json!({
+            "protocol": self.protocol.name(),
+            "target": self.target,
+            "connections": self.connections,
+            "seconds": self.seconds,
+            "rate": self.rate,
+            "size": self.size,
+            "requests": self.outcome.in_time,
+            "requests_per_s": self.per_second(),
+            "mean_us": self.outcome.latencies_ns.mean() / 1e3,
+            "unsent": self.outcome.unsent,
+            "connect_s": self.outcome.connecting.as_secs_f64(),
+            "errors": self.outcome.errors,
+        });
+        for (name, quantile) in QUANTILES {
+            object[format!("{name}_us")] = json!(self.outcome.latencies_ns.value_at_quantile(quantile) as f64 / 1e3);
+        }
+        object
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Outcome { latencies_ns, in_time, unsent, errors, connecting } = &self.outcome;
+        writeln!(f, "\n  {}", self.title())?;
+        rule(f)?;
+        row(f, "connected in", seconds(*connecting), "")?;
+        row(f, "requests", count(*in_time as usize), "answered in time")?;
+        row(f, "requests/s", count(self.per_second() as usize), "")?;
+        if *unsent > 0 {
+            row(f, "UNSENT", count(*unsent as usize), "were due, and their connections still waited for answers: the rate is too high")?;
+        }
+        rule(f)?;
+        let from = if self.rate.is_some() { "from the moment it was due to the answer" } else { "from sending to the answer" };
+        row(f, "latency, mean", time(latencies_ns.mean() as u64), from)?;
+        for (name, quantile) in QUANTILES {
+            row(f, &format!("latency, {name}"), time(latencies_ns.value_at_quantile(quantile)), "")?;
+        }
+        rule(f)?;
+        row(f, "errors", count(errors.values().sum::<u64>() as usize), "")?;
+        errors.iter().try_for_each(|(name, times)| row(f, "", count(*times as usize), name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    use hdrhistogram::Histogram;
+
+    fn report() -> Report {
+        let mut latencies_ns = Histogram::new_with_bounds(1, 1_000_000_000, 3).unwrap();
+        (1..=1000).for_each(|us| latencies_ns.record(us * 1000).unwrap());
+        let errors = [("Connection \"reset\"".to_owned(), 3)].into();
+        let outcome = Outcome { latencies_ns, in_time: 1000, unsent: 7, errors, connecting: Duration::from_millis(12) };
+        let target = "127.0.0.1:7".into();
+        Report { protocol: Protocol::Echo, target, connections: 5, seconds: 0.5, rate: Some(2000), size: Some(64), outcome }
+    }
+
+    #[test]
+    fn json_has_every_figure() {
+        let value: Value = serde_json::from_str(&report().to_json().to_string()).unwrap();
+        assert_eq!(value["requests_per_s"], 2000.0);
+        assert_eq!(value["errors"]["Connection \"reset\""], 3);
+        assert!((value["p99_us"].as_f64().unwrap() - 990.0).abs() < 2.0, "{value}");
+        assert_eq!((&value["unsent"], &value["size"], &value["rate"]), (&json!(7), &json!(64), &json!(2000)));
+    }
+
+    #[test]
+    fn the_table_names_errors_and_what_was_not_sent() {
+        let table = report().to_string();
+        assert!(
+            table.contains("UNSENT") && table.contains("3  Connection \"reset\"") && table.contains("from the moment it was due"),
+            "{table}"
+        );
+    }
+}

@@ -1,0 +1,231 @@
+//! `sinew serve` and `sinew load`, run as users run them: a server process, a load process, and what both say.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::{Child, ChildStdout, Stdio};
+use std::time::Duration;
+
+use support::{command, number, row, sinew, stderr, stdout};
+
+/// A server in its own process.
+struct Server {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    addr: String,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = command(env!("CARGO_BIN_EXE_sinew"))
+            .args(["serve"])
+            .args(arguments)
+            .args(["--addr", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary was built for this test");
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        let addr = line.split(" listens at ").nth(1).and_then(|rest| rest.split_whitespace().next());
+        let addr = addr.unwrap_or_else(|| panic!("no address in {line:?}")).to_owned();
+        Self { child, output, addr }
+    }
+
+    /// Ends it by a signal; how it ended, and its last words.
+    fn end(mut self, signal: &str) -> (Option<i32>, String) {
+        let id = self.child.id().to_string();
+        assert!(command("kill").args(["-s", signal, &id]).status().unwrap().success());
+        let mut words = String::new();
+        self.output.read_to_string(&mut words).unwrap();
+        (self.child.wait().unwrap().code(), words)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn json(output: &std::process::Output) -> serde_json::Value {
+    serde_json::from_str(&stdout(output)).unwrap_or_else(|error| panic!("{error}: {}\n{}", stdout(output), stderr(output)))
+}
+
+#[test]
+fn an_echo_server_and_its_load_agree_and_end_cleanly() {
+    for driver in ["uring", "epoll"] {
+        let server = Server::start(&["echo", "--io", driver, "--workers", "2"]);
+        let output = sinew(&["load", "echo", &server.addr, "--connections", "20", "--seconds", "0.5", "--json", "--io", driver]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let report = json(&output);
+        assert!(report["requests"].as_u64().unwrap() >= 20, "{report}");
+        assert!(report["p50_us"].as_f64() > Some(0.0) && report["p50_us"].as_f64() <= report["p999_us"].as_f64(), "{report}");
+        assert_eq!(report["errors"], serde_json::json!({}));
+        let (code, words) = server.end("TERM");
+        assert_eq!(code, Some(0), "{words}");
+        assert!(words.starts_with("served 20 connections, ") && words.contains("; 0 connections failed"), "{words}");
+    }
+}
+
+/// A connection that is open, and idle, does not keep the server from ending; nor does one whose client does not read.
+#[test]
+fn interrupts_end_a_server_with_open_connections() {
+    let server = Server::start(&["echo", "--workers", "1"]);
+    let mut idle = TcpStream::connect(&server.addr).unwrap();
+    idle.write_all(b"x").unwrap();
+    idle.read_exact(&mut [0]).unwrap();
+    let mut deaf = TcpStream::connect(&server.addr).unwrap();
+    deaf.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    while deaf.write(&[7; 65_536]).is_ok() {}
+    let (code, words) = server.end("INT");
+    assert_eq!(code, Some(0), "{words}");
+    assert!(words.starts_with("served 2 connections"), "{words}");
+    assert_eq!(idle.read(&mut [0]).unwrap(), 0, "the server has closed");
+}
+
+#[test]
+fn a_message_larger_than_all_buffers_comes_back() {
+    let server = Server::start(&["echo"]);
+    let output = sinew(&["load", "echo", &server.addr, "-c", "2", "-s", "0.5", "--size", "16777216"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(number(row(&stdout(&output), "latency, max")[0]) > 0.0);
+}
+
+#[test]
+fn the_open_loop_keeps_its_rate_and_draws() {
+    let server = Server::start(&["echo"]);
+    let plot = std::env::temp_dir().join(format!("sinew-load-{}.svg", std::process::id()));
+    let file = plot.to_str().unwrap();
+    let output = sinew(&["load", "echo", &server.addr, "-c", "10", "-s", "1", "--rate", "200", "--json", "--plot", file]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let report = json(&output);
+    // Every request was due in that second, and was sent or told of.
+    assert_eq!(report["p50_us"].as_f64().map(|us| us > 0.0), Some(true), "{report}");
+    assert!(report["requests"].as_u64().unwrap() + report["unsent"].as_u64().unwrap() <= 200, "{report}");
+    assert!(report["requests"].as_u64().unwrap() > 0, "{report}");
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    std::fs::remove_file(&plot).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("10 connections") && svg.contains("<polyline"), "{svg}");
+}
+
+/// A server that answers nothing for a while: each request that was due in the pause has waited since it was due, and all but the first of a connection were not sent
+/// at once. A closed loop would see one slow request per connection.
+#[test]
+fn a_stall_counts_for_every_request_that_was_due_in_it() {
+    const STALL: Duration = Duration::from_millis(600);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut buffer = [0; 64];
+        stream.read_exact(&mut buffer).unwrap();
+        std::thread::sleep(STALL);
+        loop {
+            stream.write_all(&buffer).unwrap();
+            if stream.read_exact(&mut buffer).is_err() {
+                return;
+            }
+        }
+    });
+    let output = sinew(&["load", "echo", &addr, "-c", "1", "-s", "1", "--rate", "100", "--json"]);
+    let report = json(&output);
+    // 60 of 100 were due in the stall: the median one waited 100 ms at least, where a closed loop would say microseconds.
+    assert!(report["p50_us"].as_f64().unwrap() >= 50_000.0, "{report}");
+    assert!(report["max_us"].as_f64().unwrap() >= STALL.as_micros() as f64, "{report}");
+}
+
+#[test]
+fn http_is_answered_and_measured() {
+    let server = Server::start(&["http"]);
+    let url = format!("http://{}/hello", server.addr);
+    let output = sinew(&["load", "http", &url, "-c", "8", "-s", "0.5"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let table = stdout(&output);
+    assert!(number(row(&table, "requests")[0]) >= 8.0, "{table}");
+    assert_eq!(row(&table, "errors")[0], "0");
+
+    // Several requests in one packet, the last of which asks to close.
+    let mut stream = TcpStream::connect(&server.addr).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).unwrap();
+    assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 3, "{answers}");
+    assert!(answers.ends_with("Hello, world!"), "{answers}");
+    let mut stream = TcpStream::connect(&server.addr).unwrap();
+    stream.write_all(b"no http at all\r\n\r\n").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    answers.clear();
+    stream.read_to_string(&mut answers).unwrap();
+    assert!(answers.starts_with("HTTP/1.1 400"), "{answers}");
+}
+
+/// Accepts, reads a little and closes: every request fails, and is counted by what happened to it.
+#[test]
+fn errors_are_counted_and_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            stream.unwrap().read_exact(&mut [0; 64]).unwrap_or(());
+        }
+    });
+    let output = sinew(&["load", "echo", &addr, "-c", "3", "-s", "0.5"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let table = stdout(&output);
+    assert_eq!(row(&table, "requests")[0], "0");
+    assert!(number(row(&table, "errors")[0]) >= 3.0, "{table}");
+    assert!(table.contains("the server closed the connection"), "{table}");
+}
+
+#[test]
+fn a_server_that_is_not_there_or_never_answers_is_told_of() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    // Connected by the kernel, accepted by nobody.
+    let output = sinew(&["load", "echo", &addr, "-c", "3", "-s", "0.3", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert_eq!(json(&output)["errors"], serde_json::json!({ "no answer by the end": 3 }));
+    drop(listener);
+    let output = sinew(&["load", "echo", &addr, "-c", "3"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains(&format!("no connection to {addr}: Connection refused")), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "");
+}
+
+#[test]
+fn a_server_that_cannot_listen_says_why() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    for (addr, why) in [(&*addr, "in use"), ("nonsense", "cannot listen at 'nonsense'")] {
+        let output = sinew(&["serve", "echo", "--addr", addr]);
+        assert_ne!(output.status.code(), Some(0));
+        assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn bad_input_is_refused_by_name() {
+    let cases: [(&[&str], &str); 10] = [
+        (&["load", "echo", "127.0.0.1"], "needs a port"),
+        (&["load", "echo", "http://127.0.0.1:7"], "host:port"),
+        (&["load", "http", "https://127.0.0.1"], "no TLS"),
+        (&["load", "ftp", "127.0.0.1:7"], "echo, http"),
+        (&["load", "echo", "127.0.0.1:7", "--connections", "0"], "from 1 to 1000000"),
+        (&["load", "echo", "127.0.0.1:7", "--rate", "-5"], "from 1 to 100000000"),
+        (&["load", "echo", "127.0.0.1:7", "--size", "1e9"], "from 1 to 16777216"),
+        (&["load", "echo", "127.0.0.1:7", "--seconds", "soon"], "from 0.1 to 86400"),
+        (&["serve", "gopher"], "echo, http"),
+        (&["serve", "echo", "--io", "magic"], "uring, epoll or auto"),
+    ];
+    for (arguments, said) in cases {
+        let output = sinew(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(said), "{arguments:?}: {}", stderr(&output));
+        assert_eq!(stdout(&output), "", "{arguments:?}");
+    }
+    let output = sinew(&["load", "echo", "127.0.0.1:7", "--plot", "/nowhere/at/all.svg"]);
+    assert!(stderr(&output).contains("cannot write the plot to '/nowhere/at/all.svg'"), "{}", stderr(&output));
+}

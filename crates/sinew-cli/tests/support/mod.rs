@@ -1,0 +1,45 @@
+//! Running the command, and reading what it says.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::process::{Command, Output};
+
+pub fn sinew(arguments: &[&str]) -> Output {
+    command(env!("CARGO_BIN_EXE_sinew")).args(arguments).output().expect("the binary was built for this test")
+}
+
+/// A command that the environment of whoever runs the tests does not change.
+pub fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env_remove("SINEW_WORKERS").env_remove("SINEW_STACK").env_remove("SINEW_IO");
+    command
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("the output is text")
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("the output is text")
+}
+
+/// What stands behind `name` in the table, in words.
+pub fn row<'a>(table: &'a str, name: &str) -> Vec<&'a str> {
+    let found = table.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix("  "));
+    found.unwrap_or_else(|| panic!("no line {name:?} in:\n{table}")).split_whitespace().collect()
+}
+
+pub fn number(text: &str) -> f64 {
+    text.replace(',', "").parse().unwrap_or_else(|_| panic!("{text:?} is no number"))
+}
+
+/// A time such as `6.5 us`, in ns.
+pub fn time_ns(words: &[&str]) -> f64 {
+    let unit = match words[1] {
+        "ns" => 1.0,
+        "us" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        other => panic!("{other:?} is no unit of time"),
+    };
+    number(words[0]) * unit
+}

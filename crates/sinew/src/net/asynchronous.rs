@@ -1,0 +1,204 @@
+//! Streams for futures: `futures-io`'s and tokio's traits on our sockets, behind the features `futures-io` and `tokio-io`.
+//!
+//! A future has a waker, and the sources know fibers. So a poll that would block has a fiber wait in its place, which wakes the waker: one for each direction that waits, spawned when it is needed. So it works
+//! wherever the future is polled: by [`block_on`](crate::block_on) in a fiber, by tokio's workers, by any executor.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::TcpStream;
+use super::unix::UnixStream;
+use crate::os::lock::Lock;
+use crate::rt::io::{Interest, poll};
+use crate::rt::spawn::{JoinHandle, spawn};
+
+/// A stream for futures, made by `into_async`: it has `AsyncRead` and `AsyncWrite` of `futures-io` and of tokio, whichever features are on.
+///
+/// # Examples
+/// ```
+/// # #[cfg(feature = "futures-io")] {
+/// use futures::io::{AsyncReadExt, AsyncWriteExt};
+/// let (near, far) = sinew::net::unix::UnixStream::pair()?;
+/// let (mut near, mut far) = (near.into_async(), far.into_async());
+/// sinew::run(|| sinew::block_on(async {
+///     near.write_all(b"hello").await?;
+///     let mut buf = [0; 5];
+///     far.read_exact(&mut buf).await?;
+///     assert_eq!(&buf, b"hello");
+///     std::io::Result::Ok(())
+/// }))?;
+/// # }
+/// # std::io::Result::Ok(())
+/// ```
+pub struct Async<S> {
+    stream: Arc<S>,
+    /// By direction.
+    sides: [Side; 2],
+}
+
+#[derive(Default)]
+struct Side {
+    shared: Arc<Lock<Shared>>,
+    /// The fiber that waits, or has waited.
+    fiber: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Whom to wake.
+    waker: Option<Waker>,
+    /// Whether a fiber waits.
+    waits: bool,
+}
+
+impl Default for Lock<Shared> {
+    fn default() -> Self {
+        Self::new(Shared::default())
+    }
+}
+
+/// What the two kinds of streams have in common. In a private module: nobody else implements it.
+pub trait Stream: AsFd + Send + Sync + 'static {
+    fn try_read(&self, buf: &mut [u8]) -> io::Result<usize>;
+    fn try_write(&self, buf: &[u8]) -> io::Result<usize>;
+    fn close_writes(&self) -> io::Result<()>;
+}
+
+macro_rules! stream {
+    ($($stream:ident),*) => {
+        $(impl Stream for $stream {
+            fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
+                (&mut self.descriptor.socket()).read(buf)
+            }
+
+            fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
+                (&mut self.descriptor.socket()).write(buf)
+            }
+
+            fn close_writes(&self) -> io::Result<()> {
+                self.shutdown(Shutdown::Write)
+            }
+        }
+
+        impl $stream {
+            /// This stream for futures, with `AsyncRead` and `AsyncWrite` of `futures-io` and of tokio.
+            pub fn into_async(self) -> Async<Self> {
+                Async { stream: Arc::new(self), sides: Default::default() }
+            }
+        })*
+    };
+}
+
+stream!(TcpStream, UnixStream);
+
+impl<S> Async<S> {
+    /// The stream, for what does not wait.
+    pub fn get_ref(&self) -> &S {
+        &self.stream
+    }
+}
+
+impl<S: Stream> Async<S> {
+    /// Tries; where that would block, sees to it that `cx` is woken when it is worth another try.
+    fn poll_with<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        interest: Interest,
+        mut try_it: impl FnMut(&S) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        loop {
+            match try_it(&self.stream) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                done => return Poll::Ready(done),
+            }
+        }
+        let side = &mut self.sides[interest as usize];
+        let waker = cx.waker().clone();
+        let (replaced, waits) = {
+            let mut shared = side.shared.lock();
+            (shared.waker.replace(waker), std::mem::replace(&mut shared.waits, true))
+        };
+        drop(replaced);
+        if !waits {
+            let (stream, shared) = (self.stream.clone(), side.shared.clone());
+            side.fiber = Some(spawn(move || wait_and_wake(&*stream, interest, &shared)));
+        }
+        Poll::Pending
+    }
+}
+
+/// A fiber in place of a future. If it cannot wait, another try says why.
+fn wait_and_wake(stream: &impl AsFd, interest: Interest, shared: &Lock<Shared>) {
+    let _ = poll(stream, interest);
+    let waker = {
+        let mut shared = shared.lock();
+        shared.waits = false;
+        shared.waker.take()
+    };
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+#[cfg(feature = "futures-io")]
+impl<S: Stream> futures_io::AsyncRead for Async<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.poll_with(cx, Interest::Readable, |stream| stream.try_read(buf))
+    }
+}
+
+#[cfg(feature = "futures-io")]
+impl<S: Stream> futures_io::AsyncWrite for Async<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_with(cx, Interest::Writable, |stream| stream.try_write(buf))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.stream.close_writes())
+    }
+}
+
+#[cfg(feature = "tokio-io")]
+impl<S: Stream> tokio::io::AsyncRead for Async<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut tokio::io::ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.poll_with(cx, Interest::Readable, |stream| stream.try_read(buf.initialize_unfilled())).map_ok(|read| buf.advance(read))
+    }
+}
+
+#[cfg(feature = "tokio-io")]
+impl<S: Stream> tokio::io::AsyncWrite for Async<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_with(cx, Interest::Writable, |stream| stream.try_write(buf))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.stream.close_writes())
+    }
+}
+
+impl<S> Drop for Async<S> {
+    /// Nobody is to wait for it any more.
+    fn drop(&mut self) {
+        self.sides.iter().filter_map(|side| side.fiber.as_ref()).for_each(|fiber| fiber.cancel());
+    }
+}
+
+impl<S> fmt::Debug for Async<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Async").finish_non_exhaustive()
+    }
+}

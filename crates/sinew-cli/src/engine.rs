@@ -40,15 +40,17 @@ impl Engine {
 
     /// How I/O is done, after all.
     pub(crate) fn driver_name(&self) -> &'static str {
-        match self.io {
-            Some(io) if io != Io::Auto => name(io),
-            _ if Runtime::builder().workers(1).io(Io::Uring).build().is_ok() => name(Io::Uring),
-            _ => name(Io::Epoll),
-        }
+        name(self.io.filter(|&io| io != Io::Auto).unwrap_or_else(|| drivers()[0]))
     }
 }
 
-fn driver(text: &str) -> Result<Io, String> {
+/// The drivers that the kernel allows, the best one first.
+pub(crate) fn drivers() -> Vec<Io> {
+    let allowed = |&io: &Io| Runtime::builder().workers(1).io(io).build().is_ok();
+    [Io::Uring, Io::Epoll].into_iter().filter(allowed).collect()
+}
+
+pub(crate) fn driver(text: &str) -> Result<Io, String> {
     match text {
         "uring" => Ok(Io::Uring),
         "epoll" => Ok(Io::Epoll),

@@ -39,6 +39,15 @@ pub(crate) fn mappings() -> io::Result<usize> {
     Ok(fs::read_to_string("/proc/self/maps")?.lines().count())
 }
 
+/// Descriptors that this process has open.
+///
+/// # Errors
+/// If `/proc/self/fd` cannot be read.
+pub(crate) fn descriptors() -> io::Result<usize> {
+    // One of them is that of the listing itself.
+    Ok(fs::read_dir("/proc/self/fd")?.count().saturating_sub(1))
+}
+
 /// A field of `status` as in `VmRSS:    1234 kB`.
 fn field_bytes(status: &str, name: &str) -> io::Result<u64> {
     let value = status.lines().find_map(|line| line.strip_prefix(name));

@@ -1,15 +1,16 @@
 //! `sinew stress`: storms over runtimes of every size, with sequence checks, until the time is over or a check fails.
 //!
-//! Every choice comes from the seed (`random.rs`): the sizes of the runtimes, the storms (`storms.rs`), who wakes whom. What the kernel makes of
+//! Every choice comes from the seed (`random.rs`): the sizes of the runtimes, the storms (`storms.rs`, `sockets.rs`), who wakes whom. What the kernel makes of
 //! it does not, so a failure may need several runs to come again. The checks are in `ledger.rs`, and who looks after lost wakes is in
 //! `watchdog.rs`.
 //!
 //! A round is one runtime: it is built, storms rage over it in waves for half a second, and it is dropped, sometimes with fibers in it. After it
-//! every fiber must have ended. After the last, memory must be back where it was after the first.
+//! every fiber must have ended, and every socket be closed. After the last, memory must be back where it was after the first.
 
 mod failure;
 mod ledger;
 mod random;
+mod sockets;
 mod storms;
 mod watchdog;
 
@@ -17,14 +18,17 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use clap::ValueEnum;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
-use sinew::Runtime;
+use sinew::{Io, Runtime};
 
-use crate::proc::Memory;
+use crate::engine;
+use crate::failure::Failure;
+use crate::proc::{self, Memory};
 use failure::{Recipe, check, fail};
 use ledger::{LEDGER, Life, STACK_SIZES, Sums};
 use random::Random;
-use storms::{Stage, rage};
+use storms::{Stage, Storm, rage};
 
 /// Exit code of a failure.
 const FAILED: u8 = 1;
@@ -62,9 +66,18 @@ const DRAIN_PERIOD: Duration = Duration::from_micros(200);
 
 const BAR: &str = "stress [{wide_bar:.cyan/blue}] {pos:>3} / {len} s  {msg}";
 
-/// Storms of spawns, yields, parks, wakes, sleeps and panics over 1 to 64 workers, with every law checked
+/// Connections that may be open at once in storms of sockets.
+const CONNECTIONS_MAX: usize = 3_500;
+/// Descriptors that the default runtime, which plain threads spawn into, keeps: for each worker a driver's, and a bell's.
+const DESCRIPTORS_KEPT: usize = 4 * crate::WORKERS_MAX;
+
+/// Storms over 1 to 64 workers, with every law checked: fibers that spawn, park, wake, sleep and panic, or sockets that stall, break and are closed
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// What the storms are made of
+    #[arg(default_value = "fibers")]
+    kind: Kind,
+
     /// How long the storms last
     #[arg(long, value_name = "N", default_value = "10", value_parser = seconds, allow_negative_numbers = true)]
     seconds: u64,
@@ -80,6 +93,53 @@ pub(crate) struct Arguments {
     /// Runs this round only, over and over
     #[arg(long, value_name = "R", value_parser = whole, allow_negative_numbers = true)]
     round: Option<u64>,
+
+    /// The driver of every round's runtime: uring or epoll [default: both in turn; only for io]
+    #[arg(long, value_name = "DRIVER", value_parser = engine::driver)]
+    io: Option<Io>,
+}
+
+/// What storms are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Fibers, and all that they wait for in the process
+    Fibers,
+    /// Sockets, by both drivers
+    Io,
+}
+
+/// What a run is made of.
+struct Weather {
+    storms: &'static [Storm],
+    /// Of each round's runtime, in turn; none for the library's choice.
+    drivers: Vec<Io>,
+    wait_for_ever: fn(&Stage<'_>),
+    /// What the main thread does in the first round.
+    once: Option<Storm>,
+}
+
+impl Weather {
+    fn of(kind: Kind, io: Option<Io>) -> Self {
+        match kind {
+            Kind::Fibers => {
+                Self { storms: &storms::STORMS, drivers: Vec::new(), wait_for_ever: storms::park_for_ever, once: Some(storms::unheard) }
+            }
+            Kind::Io => {
+                let drivers = io.map_or_else(engine::drivers, |io| vec![io]);
+                Self { storms: &sockets::STORMS, drivers, wait_for_ever: sockets::read_for_ever, once: None }
+            }
+        }
+    }
+
+    fn driver(&self, round: u64) -> Option<Io> {
+        self.drivers.get(round as usize % self.drivers.len().max(1)).copied()
+    }
+
+    fn runtime(&self, round: u64, workers: usize) -> Runtime {
+        let builder = Runtime::builder().workers(workers);
+        let runtime = self.driver(round).into_iter().fold(builder, |builder, io| builder.io(io)).build();
+        runtime.unwrap_or_else(|error| fail(format_args!("no runtime of {workers} workers: {error}")))
+    }
 }
 
 fn seconds(text: &str) -> Result<u64, String> {
@@ -94,16 +154,26 @@ fn whole(text: &str) -> Result<u64, String> {
 /// Runs the storms.
 pub(crate) fn main(arguments: &Arguments) -> ExitCode {
     let seed = arguments.seed.unwrap_or_else(clock_seed);
-    failure::prepare(Recipe { seed, seconds: arguments.seconds, workers: arguments.workers });
+    if arguments.kind == Kind::Fibers && arguments.io.is_some() {
+        return Failure::refusal("--io is for storms of sockets: sinew stress io".into()).tell();
+    }
+    if let Some(failure) = (arguments.kind == Kind::Io).then(|| engine::raise_descriptors(CONNECTIONS_MAX).err()).flatten() {
+        return failure.tell();
+    }
+    let weather = Weather::of(arguments.kind, arguments.io);
+    failure::prepare(Recipe { seed, arguments: arguments.text() });
     say(format_args!("stress: seed {seed}, {} s", arguments.seconds));
     if let Err(error) = watchdog::start() {
         fail(format_args!("no thread for the watchdog: {error}"));
     }
     let begun = Instant::now();
     let bar = Bar::new(arguments.seconds);
-    let rounds = run_rounds(arguments, seed, &bar);
+    let rounds = run_rounds(arguments, seed, &weather, &bar);
     let memory = check_memory(rounds.base_bytes);
     bar.clear();
+    if arguments.kind == Kind::Io {
+        say(format_args!("{}", sockets::TALLY.text()));
+    }
     let Sums { spawned, ended, panicked, unrun, wakes } = LEDGER.sums();
     say(format_args!(
         "ok: {} rounds, {} fibers ({} ended, {} panicked as planned, {} dropped unrun), {} wakes, {} stacks, memory {} MiB (base {} MiB), {:.1} s",
@@ -119,6 +189,16 @@ pub(crate) fn main(arguments: &Arguments) -> ExitCode {
         begun.elapsed().as_secs_f64(),
     ));
     ExitCode::SUCCESS
+}
+
+impl Arguments {
+    /// As they were given, without the seed and the round.
+    fn text(&self) -> String {
+        let kind = if self.kind == Kind::Io { " io" } else { "" };
+        let workers = self.workers.map_or(String::new(), |n| format!(" --workers {n}"));
+        let io = self.io.map_or(String::new(), |io| format!(" --io {}", engine::name(io)));
+        format!("{kind} --seconds {}{workers}{io}", self.seconds)
+    }
 }
 
 fn clock_seed() -> u64 {
@@ -161,24 +241,27 @@ struct Rounds {
     base_bytes: u64,
 }
 
-fn run_rounds(arguments: &Arguments, seed: u64, bar: &Bar) -> Rounds {
+fn run_rounds(arguments: &Arguments, seed: u64, weather: &Weather, bar: &Bar) -> Rounds {
     let (mut count, mut base_bytes, mut workers_max) = (0, 0, 0);
     let mut stormed = Duration::ZERO;
+    let descriptors = descriptors();
     while stormed < Duration::from_secs(arguments.seconds) {
         let round = arguments.round.unwrap_or(count + 1);
         let workers = arguments.workers.unwrap_or_else(|| workers_of(seed, round));
         workers_max = workers_max.max(workers);
         let before = LEDGER.sums();
         let begun = Instant::now();
-        run_round(seed, round, workers);
+        run_round(seed, round, workers, weather);
         check_stacks(workers_max);
+        check_descriptors(descriptors);
         stormed += begun.elapsed();
         count += 1;
 
         let now = LEDGER.sums();
         let (fibers, wakes) = (now.spawned - before.spawned, now.wakes - before.wakes);
         let took = begun.elapsed().as_secs_f64();
-        bar.show(&format!("round {round:>4}  workers {workers:>2}  fibers {fibers:>7}  wakes {wakes:>7}  {took:.2} s"), stormed);
+        let io = weather.driver(round).map_or(String::new(), |io| format!("  {}", engine::name(io)));
+        bar.show(&format!("round {round:>4}  workers {workers:>2}{io}  fibers {fibers:>7}  wakes {wakes:>7}  {took:.2} s"), stormed);
         if count == 1 {
             base_bytes = memory_at_rest();
         }
@@ -204,20 +287,19 @@ fn workers_of(seed: u64, round: u64) -> usize {
     sizes[place]
 }
 
-fn run_round(seed: u64, round: u64, workers: usize) {
+fn run_round(seed: u64, round: u64, workers: usize, weather: &Weather) {
     failure::enter_round(round);
     watchdog::watch_round(true);
     let begun = Instant::now();
-    let runtime = Runtime::builder().workers(workers).build();
-    let runtime = runtime.unwrap_or_else(|error| fail(format_args!("no runtime of {workers} workers: {error}")));
+    let runtime = weather.runtime(round, workers);
     let mut waves = 0;
     while waves == 0 || begun.elapsed() < ROUND_TIME {
         waves += 1;
-        run_wave(&runtime, &mut stream(seed, round, waves));
+        run_wave(&runtime, &mut stream(seed, round, waves), weather.storms);
     }
-    if round == 1 {
+    if let Some(storm) = weather.once.filter(|_| round == 1) {
         let me = Life::of_thread("main thread");
-        storms::unheard(&Stage { me: &me, runtime: Some(&runtime) }, &mut stream(seed, round, 0));
+        storm(&Stage { me: &me, runtime: Some(&runtime) }, &mut stream(seed, round, 0));
         me.finish();
     }
     await_strays();
@@ -225,7 +307,7 @@ fn run_round(seed: u64, round: u64, workers: usize) {
     check!(metrics.workers.len() == workers, "a runtime of {workers} workers has {}", metrics.workers.len());
 
     let dropping = Instant::now();
-    storms::last_ones(runtime, &mut stream(seed, round, 0));
+    storms::last_ones(runtime, &mut stream(seed, round, 0), weather.wait_for_ever);
     let took = dropping.elapsed();
     check!(took < DROP_TIME_MAX, "dropping a runtime of {workers} workers took {took:?}");
     await_strays();
@@ -233,13 +315,13 @@ fn run_round(seed: u64, round: u64, workers: usize) {
 }
 
 /// Storms in fibers of the runtime and on plain threads, all at once.
-fn run_wave(runtime: &Runtime, random: &mut Random) {
+fn run_wave(runtime: &Runtime, random: &mut Random, storms: &'static [Storm]) {
     std::thread::scope(|s| {
         for _ in 0..random.between(0, THREADS_MAX) {
-            let (mut random, storms) = (random.fork(), random.between(1, STORMS_EACH_MAX));
+            let (mut random, count) = (random.fork(), random.between(1, STORMS_EACH_MAX));
             s.spawn(move || {
                 let me = Life::of_thread("plain thread");
-                rage(&Stage { me: &me, runtime: Some(runtime) }, &mut random, storms);
+                rage(&Stage { me: &me, runtime: Some(runtime) }, &mut random, storms, count);
                 me.finish();
             });
         }
@@ -247,8 +329,8 @@ fn run_wave(runtime: &Runtime, random: &mut Random) {
         let stage = Stage { me: &me, runtime: Some(runtime) };
         let mut roots = Vec::new();
         for _ in 0..random.between(1, ROOTS_MAX) {
-            let storms = random.between(1, STORMS_EACH_MAX);
-            roots.push(stage.spawn("root", random, move |stage, random| rage(stage, random, storms)));
+            let count = random.between(1, STORMS_EACH_MAX);
+            roots.push(stage.spawn("root", random, move |stage, random| rage(stage, random, storms, count)));
         }
         random.shuffle(&mut roots);
         roots.into_iter().for_each(|root| stage.join(root));
@@ -278,6 +360,19 @@ fn check_stacks(workers_max: usize) {
     let kept = (workers_max + default_workers) as u64 * STACKS_PER_WORKER * STACK_SIZES.len() as u64;
     let (stacks, alive) = (sinew::metrics().stacks as u64, LEDGER.alive_max());
     check!(stacks <= alive + kept, "{stacks} stacks exist; at most {alive} fibers were alive at once, and workers may keep {kept}");
+}
+
+fn descriptors() -> usize {
+    proc::descriptors().unwrap_or_else(|error| fail(format_args!("open descriptors cannot be counted: {error}")))
+}
+
+/// There are no more descriptors than at first, but for those that the default runtime keeps. Threads that have just ended may close theirs a little later.
+fn check_descriptors(base: usize) {
+    let begun = Instant::now();
+    while descriptors() > base + DESCRIPTORS_KEPT {
+        check!(begun.elapsed() < RETURN_TIME_MAX, "{} descriptors are open after a round, {base} were before the first", descriptors());
+        std::thread::sleep(MEMORY_PERIOD);
+    }
 }
 
 fn resident_bytes() -> u64 {

@@ -18,7 +18,11 @@ struct Server {
 
 impl Server {
     fn start(arguments: &[&str]) -> Self {
-        let mut child = command(env!("CARGO_BIN_EXE_sinew"))
+        Self::start_by(command(env!("CARGO_BIN_EXE_sinew")), arguments)
+    }
+
+    fn start_by(mut command: std::process::Command, arguments: &[&str]) -> Self {
+        let mut child = command
             .args(["serve"])
             .args(arguments)
             .args(["--addr", "127.0.0.1:0"])
@@ -178,6 +182,44 @@ fn errors_are_counted_and_named() {
     assert_eq!(row(&table, "requests")[0], "0");
     assert!(number(row(&table, "errors")[0]) >= 3.0, "{table}");
     assert!(table.contains("the server closed the connection"), "{table}");
+}
+
+#[test]
+fn a_server_that_is_killed_under_load_is_told_of() {
+    let mut server = Server::start(&["echo"]);
+    let mut load = command(env!("CARGO_BIN_EXE_sinew"))
+        .args(["load", "echo", &server.addr, "-c", "20", "-s", "2", "--json", "--announce"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(load.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "begun");
+    server.child.kill().unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "over");
+    let report: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(load.wait().unwrap().code(), Some(1));
+    // Each connection saw it end, and was refused when it tried again.
+    let errors = report["errors"].as_object().unwrap();
+    assert!(errors.keys().any(|name| name.starts_with("Connection refused")), "{report}");
+    assert!(errors.values().map(|times| times.as_u64().unwrap()).sum::<u64>() >= 40, "{report}");
+}
+
+/// More clients than the server has descriptors for: those who find none wait in the queue, the others are served; and so is everybody once the crowd is gone.
+#[test]
+fn a_server_without_descriptors_serves_those_it_has_and_recovers() {
+    let mut shell = command("sh");
+    shell.args(["-c", "ulimit -n 300 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_sinew")]).stderr(Stdio::null());
+    let server = Server::start_by(shell, &["echo", "--workers", "2"]);
+    let output = sinew(&["load", "echo", &server.addr, "-c", "400", "-s", "0.5", "--json"]);
+    let report = json(&output);
+    assert!(report["requests"].as_u64().unwrap() > 200, "{report}");
+    // Who found none was served when the others had left, which they did at the end of the time.
+    assert_eq!(report["errors"], serde_json::json!({}));
+    assert!(report["max_us"].as_f64().unwrap() >= 400_000.0, "{report}");
+    let output = sinew(&["load", "echo", &server.addr, "-c", "50", "-s", "0.5"]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    let (code, words) = server.end("TERM");
+    assert_eq!(code, Some(0), "{words}");
 }
 
 #[test]

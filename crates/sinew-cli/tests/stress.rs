@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 fn stress(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sinew"));
-    command.env_remove("SINEW_WORKERS").env_remove("SINEW_STACK").arg("stress").args(arguments);
+    command.env_remove("SINEW_WORKERS").env_remove("SINEW_STACK").env_remove("SINEW_IO").arg("stress").args(arguments);
     command.output().expect("the binary was built for this test")
 }
 
@@ -32,4 +32,25 @@ fn bad_arguments_are_refused_by_name() {
         assert_eq!(output.status.code(), Some(2), "{option} {bad}: {err}");
         assert!(err.contains(option) && err.contains("it must be"), "{option} {bad}: {err}");
     }
+}
+
+#[test]
+fn storms_of_sockets_find_nothing_on_both_drivers() {
+    for driver in ["uring", "epoll"] {
+        let output = stress(&["io", "--seconds", "2", "--seed", "7", "--io", driver]);
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{out}\n{err}");
+        let rounds: Vec<_> = out.lines().filter(|line| line.starts_with("round ")).collect();
+        assert!(!rounds.is_empty() && rounds.iter().all(|line| line.contains(&format!("  {driver}  "))), "{out}");
+        assert!(out.contains(" connections, ") && out.contains(" time-outs, ") && out.contains(" resets"), "{out}");
+        assert!(out.lines().last().is_some_and(|line| line.starts_with("ok: ")), "{out}");
+        assert_eq!(err, "");
+    }
+}
+
+#[test]
+fn a_driver_is_for_storms_of_sockets_alone() {
+    let output = stress(&["--io", "epoll"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("sinew stress io"), "{}", text(&output.stderr));
 }

@@ -19,8 +19,8 @@ pub(super) const SCOPE_PANIC: &str = "a scoped fiber panicked";
 /// How to run this again.
 pub(super) struct Recipe {
     pub(super) seed: u64,
-    pub(super) seconds: u64,
-    pub(super) workers: Option<usize>,
+    /// All arguments but the seed and the round.
+    pub(super) arguments: String,
 }
 
 static RECIPE: OnceLock<Recipe> = OnceLock::new();
@@ -74,12 +74,11 @@ pub(super) fn fail(what: impl fmt::Display) -> ! {
         }
     }
     let (seed, round) = seed_and_round();
-    let Recipe { seconds, workers, .. } = RECIPE.get().unwrap_or(&Recipe { seed: 0, seconds: 0, workers: None });
-    let workers = workers.map_or(String::new(), |n| format!(" --workers {n}"));
+    let arguments = RECIPE.get().map_or("", |recipe| &recipe.arguments);
     let _ = writeln!(
         io::stderr(),
-        "\nerror: {what}\nseed {seed}, round {round}\nrun it again: sinew stress --seconds {seconds} --seed {seed}{workers}\n\
-         or only that round, over and over: sinew stress --seconds {seconds} --seed {seed}{workers} --round {round}"
+        "\nerror: {what}\nseed {seed}, round {round}\nrun it again: sinew stress{arguments} --seed {seed}\n\
+         or only that round, over and over: sinew stress{arguments} --seed {seed} --round {round}"
     );
     process::exit(FAILED.into());
 }

@@ -141,9 +141,10 @@ pub(super) enum Wait {
     Scope,
     Lock,
     Mail,
+    Io,
 }
 
-const WAITS: [(Wait, &str); 10] = [
+const WAITS: [(Wait, &str); 11] = [
     (Wait::FirstRun, "its first run"),
     (Wait::Nothing, "nothing: it runs, or blocks its thread"),
     (Wait::Yield, "its turn after a yield"),
@@ -154,6 +155,7 @@ const WAITS: [(Wait, &str); 10] = [
     (Wait::Scope, "the end of its scope"),
     (Wait::Lock, "a lock or a permit"),
     (Wait::Mail, "a channel"),
+    (Wait::Io, "a socket"),
 ];
 
 const NO_THREAD: u64 = 0;

@@ -30,14 +30,15 @@ const GATE_MAX_ONCE_IN: usize = 60;
 /// Most letters of a ring. Each may wait for two threads to be scheduled: on a loaded machine that is a millisecond.
 const LETTERS_MAX: usize = 600;
 
-type Storm = fn(&Stage<'_>, &mut Random);
+pub(super) type Storm = fn(&Stage<'_>, &mut Random);
 
-const STORMS: [Storm; 14] = [ring, crowd, gate, races, naps, panics, tree, scopes, strays, futures, cancels, deadlines, locks, mail];
+pub(super) const STORMS: [Storm; 14] =
+    [ring, crowd, gate, races, naps, panics, tree, scopes, strays, futures, cancels, deadlines, locks, mail];
 
-/// Runs `count` storms, one after the other.
-pub(super) fn rage(stage: &Stage<'_>, random: &mut Random, count: usize) {
+/// Runs `count` of `storms`, one after the other.
+pub(super) fn rage(stage: &Stage<'_>, random: &mut Random, storms: &[Storm], count: usize) {
     for _ in 0..count {
-        random.pick(&STORMS)(stage, random);
+        random.pick(storms)(stage, random);
     }
 }
 
@@ -87,7 +88,7 @@ impl Stage<'_> {
     }
 
     /// Joins all, in random order, and returns what they gave.
-    fn join_all<T>(&self, mut fibers: Vec<Spawned<T>>, random: &mut Random) -> Vec<T> {
+    pub(super) fn join_all<T>(&self, mut fibers: Vec<Spawned<T>>, random: &mut Random) -> Vec<T> {
         random.shuffle(&mut fibers);
         fibers.into_iter().map(|fiber| self.join(fiber)).collect()
     }
@@ -101,7 +102,7 @@ impl Stage<'_> {
     }
 
     /// Yields, sleeps or goes on.
-    fn dawdle(&self, random: &mut Random) {
+    pub(super) fn dawdle(&self, random: &mut Random) {
         match random.between(0, 15) {
             0..=5 => self.me.yield_now(),
             6 => self.me.sleep(Duration::from_micros(random.between(0, 100) as u64)),
@@ -751,16 +752,20 @@ fn futures(stage: &Stage<'_>, random: &mut Random) {
     }
 }
 
-/// Fibers of a runtime that is dropped while they run, or before.
-pub(super) fn last_ones(runtime: Runtime, random: &mut Random) {
+/// Waits until a shutdown cuts it short.
+pub(super) fn park_for_ever(stage: &Stage<'_>) {
+    stage.me.away(Wait::Park, sinew::park);
+}
+
+/// Fibers of a runtime that is dropped while they run, or before. Some `wait_for_ever`.
+pub(super) fn last_ones(runtime: Runtime, random: &mut Random, wait_for_ever: fn(&Stage<'_>)) {
     LEDGER.closing.store(true, Release);
     let mut fibers = Vec::new();
     for number in 0..random.between(0, 200) {
         let (closure, record) = prepare("last", 0, random, move |stage: &Stage<'_>, random: &mut Random| {
             stage.dawdle(random);
             if random.once_in(4) {
-                // Until the shutdown cuts it short.
-                stage.me.away(Wait::Park, sinew::park);
+                wait_for_ever(stage);
             }
             stage.me.sleep(Duration::from_micros(random.between(0, SLEEP_US_MAX) as u64));
             number

@@ -298,8 +298,8 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
     if let Some(entry) = call.entry(fd) {
         // SAFETY: what the entry points to is borrowed by `call`, which outlives this frame.
         match unsafe { ask_ring(fiber, entry, call.why(), deadline_ns) } {
-            // The ring does not wait at such descriptors, or the time-out is over.
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+            // The ring does not wait at such descriptors, or was interrupted, or the time-out is over.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {}
             Err(error) => return Err(error),
             Ok(answer) => {
                 let done = call.answer(answer);
@@ -346,10 +346,15 @@ unsafe fn ask_ring(fiber: &Caller<'_>, entry: Entry, why: At, deadline_ns: u64) 
     worker.count_source_wait(-1);
     let result = completion.result().expect("its wait is over");
     match (&result, ended) {
-        (Err(error), Err(cut)) if error.raw_os_error() == Some(libc::ECANCELED) => Err(point.note(cut).into()),
-        (Err(error), Ok(Cause::TimedOut)) if error.raw_os_error() == Some(libc::ECANCELED) => Err(would_block()),
+        (Err(error), Err(cut)) if is_undone(error) => Err(point.note(cut).into()),
+        (Err(error), Ok(Cause::TimedOut)) if is_undone(error) => Err(would_block()),
         _ => result,
     }
+}
+
+/// Whether the ring has not done an operation, because it was asked to give it up or for no reason of ours. What it had handed to a thread of the kernel is interrupted there.
+fn is_undone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ECANCELED | libc::EINTR))
 }
 
 /// Has the ring of the caller's worker do an operation, to its end, whatever happens meanwhile; `None` if the caller is no fiber, may not suspend, or its worker has no ring.

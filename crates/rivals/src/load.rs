@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const WARM_UP: f64 = 0.25;
 /// Requests per second of the open loop: a fifth of one CPU goes to hogs.
 const PACE_PER_SECOND: u64 = 2000;
+/// Connections that are opened together: fewer than std's listeners let wait.
+const CONNECT_AT_ONCE: usize = 100;
 /// Room for an answer.
 const ANSWER_BYTES: usize = 1024;
 
@@ -90,16 +92,18 @@ impl Load {
     /// Connects all clients. Each has had an answer then, so that nobody waits to be accepted any more.
     fn new(address: SocketAddr, job: &Job) -> Self {
         let request = if job.deed == Deed::Http { HTTP_REQUEST.to_vec() } else { vec![b'.'; MESSAGE_BYTES] };
-        let mut answer_bytes = 0;
-        let poll = Poll::new();
-        let connect = |index| {
-            let mut stream = connect(address).unwrap_or_else(|error| panic!("connection {index}: {error}"));
-            answer_bytes = first_answer(&mut stream, &request).unwrap_or_else(|error| panic!("first answer to {index}: {error}"));
-            stream.set_nonblocking(true).expect("a socket can be made so");
-            poll.add(stream.as_raw_fd(), EPOLLIN, index as u64);
-            Client { stream, due_ns: 0, got: 0, hog: false }
-        };
-        let clients: Vec<_> = (0..job.tasks).map(connect).collect();
+        let (poll, mut clients, mut answer_bytes) = (Poll::new(), Vec::with_capacity(job.tasks), 0);
+        while clients.len() < job.tasks {
+            let count = CONNECT_AT_ONCE.min(job.tasks - clients.len());
+            let asked: io::Result<Vec<_>> = (0..count).map(|_| connect(address, &request)).collect();
+            for mut stream in asked.unwrap_or_else(|error| panic!("a connection after {}: {error}", clients.len())) {
+                let answer = first_answer(&mut stream, &request);
+                answer_bytes = answer.unwrap_or_else(|error| panic!("first answer to {}: {error}", clients.len()));
+                stream.set_nonblocking(true).expect("a socket can be made so");
+                poll.add(stream.as_raw_fd(), EPOLLIN, clients.len() as u64);
+                clients.push(Client { stream, due_ns: 0, got: 0, hog: false });
+            }
+        }
         let free = (0..clients.len()).collect();
         Self { deed: job.deed, poll, ready: Vec::new(), clients, request, answer_bytes, start: Instant::now(), asked: 0, free }
     }
@@ -196,16 +200,17 @@ impl Client {
     }
 }
 
-fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(address)?;
+/// Connects, and sends the first request.
+fn connect(address: SocketAddr, request: &[u8]) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(request)?;
     Ok(stream)
 }
 
-/// Sends the first request, waits for its answer, and says how long an answer is: all are alike.
+/// Waits for the answer to the first request, and says how long an answer is: all are alike.
 fn first_answer(stream: &mut TcpStream, request: &[u8]) -> io::Result<usize> {
-    stream.write_all(request)?;
     if request != HTTP_REQUEST {
         let mut answer = [0; MESSAGE_BYTES];
         stream.read_exact(&mut answer)?;

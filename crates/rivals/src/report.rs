@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 
 use crate::row::Row;
-use crate::table::{by_figure, figure};
+use crate::table::{by_figure, figure, short};
 use crate::targets;
 use crate::workloads;
 use svg::Theme;
@@ -54,7 +54,7 @@ struct Chart<'a> {
 fn charts(rows: &[Row]) -> Vec<Chart<'_>> {
     let (curve, others): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.workload.starts_with("curve/"));
     let mut charts = Vec::new();
-    for (name, rows) in by_figure(others) {
+    for (name, rows) in by_figure(others).into_iter().filter(|(name, _)| is_drawn(name)) {
         charts.push(Chart { name: slug(&name), draw: Box::new(move |theme| bars::draw(&name, &rows, theme)) });
     }
     for kind in ["yield", "spawn"] {
@@ -101,7 +101,7 @@ fn target_table(rows: &[Row]) -> String {
         let (words, name) = (target.words(), target.name());
         let _ = match target.judge(rows) {
             Some(verdict) => {
-                let unit = &verdict.unit;
+                let unit = short(&verdict.unit);
                 let against = verdict.against.as_ref().map_or("-".into(), |(system, value)| format!("{system}: {} {unit}", figure(*value)));
                 let met = if verdict.met() { "yes" } else { "**no**" };
                 let allows = verdict.against.as_ref().map_or("-".into(), |_| format!("{} {unit}", figure(verdict.limit)));
@@ -119,7 +119,7 @@ fn section(workload: &str, rows: &[&Row]) -> String {
         ["curve-yield", "curve-spawn"].iter().for_each(|name| text.push_str(&picture(name)));
     }
     for (name, rows) in by_figure(rows.iter().copied()) {
-        if workload != "curve" {
+        if workload != "curve" && is_drawn(&name) {
             text.push_str(&picture(&slug(&name)));
         }
         let _ = writeln!(
@@ -136,7 +136,7 @@ fn section(workload: &str, rows: &[&Row]) -> String {
 
 fn cell(row: &Row) -> String {
     let figures = match (row.median, row.min, row.max) {
-        (Some(median), Some(min), Some(max)) => format!("{} {} ({} to {})", figure(median), row.unit, figure(min), figure(max)),
+        (Some(median), Some(min), Some(max)) => format!("{} {} ({} to {})", figure(median), short(&row.unit), figure(min), figure(max)),
         _ => String::new(),
     };
     match &row.error {
@@ -148,6 +148,11 @@ fn cell(row: &Row) -> String {
 fn picture(name: &str) -> String {
     let [light, dark] = Theme::ALL.map(|theme| format!("{FOLDER}/{}", theme.file(name)));
     format!("<picture><source media=\"(prefers-color-scheme: dark)\" srcset=\"{dark}\"><img alt=\"{name}\" src=\"{light}\"></picture>\n\n")
+}
+
+/// Of the units of a server's figures the two that say most have charts.
+fn is_drawn(figure: &str) -> bool {
+    ["requests_per_s", "p50_us", "p999_us"].iter().all(|unit| !figure.ends_with(unit))
 }
 
 /// A name that can be a file's.
@@ -185,6 +190,17 @@ mod tests {
         assert!(page.contains("| skynet | - | - | <= 0.70 x best rival | - | not measured |"), "{page}");
         assert!(page.contains("| may | failed: a \\| b | 0 |"), "{page}");
         assert!(page.contains("2026-11-15") && page.contains("machine: small"), "{page}");
+    }
+
+    #[test]
+    fn a_server_has_charts_of_its_cost_and_its_tail_alone() {
+        let row = |unit: &str| Row::new("echo-50".into(), "may", unit, &[9.0], None);
+        let rows = ["us_cpu_per_request", "requests_per_s", "p50_us", "p99_us", "p999_us"].map(row);
+        let names: Vec<_> = charts(&rows).into_iter().map(|chart| chart.name).collect();
+        assert_eq!(names, ["echo-50-us_cpu_per_request", "echo-50-p99_us"]);
+        let page = page(&origin(), &rows);
+        assert_eq!(page.matches("<picture>").count(), 2);
+        assert_eq!(page.matches("<details>").count(), 5);
     }
 
     #[test]

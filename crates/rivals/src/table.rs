@@ -40,13 +40,22 @@ pub(crate) fn by_figure<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<(Str
 fn cell(row: &Row) -> String {
     let figures = match (row.median, row.min, row.max) {
         (Some(median), Some(min), Some(max)) => {
-            format!("{:>10} {:<4} ({} to {}, {} rounds)", figure(median), row.unit, figure(min), figure(max), row.rounds)
+            format!("{:>10} {:<4} ({} to {}, {} rounds)", figure(median), short(&row.unit), figure(min), figure(max), row.rounds)
         }
         _ => String::new(),
     };
     match &row.error {
         Some(error) => format!("{figures}{}failed: {error}", if figures.is_empty() { "" } else { "; some " }),
         None => figures,
+    }
+}
+
+/// A unit beside a figure whose name has the whole of it.
+pub(crate) fn short(unit: &str) -> &str {
+    match unit {
+        "us_cpu_per_request" | "p50_us" | "p99_us" | "p999_us" => "us",
+        "requests_per_s" => "/s",
+        plain => plain,
     }
 }
 

@@ -198,7 +198,9 @@ fn repeated(deed: Deed, scale: Scale) -> Job {
 }
 
 fn echoes(scale: Scale, connections: usize) -> Vec<Case> {
-    let job = |deed| Job::new(deed).tasks(scale.pick(connections, connections, 3)).turns(scale.pick(2000, 500, 20));
+    // A turn of ten thousand takes a tenth of a second.
+    let turns_ms = scale.pick(2000, 500, 20) * if connections < 10_000 { 1 } else { 2 };
+    let job = |deed| Job::new(deed).tasks(scale.pick(connections, connections, 3)).turns(turns_ms);
     let mut cases = vec![Case { name: "", job: job(Deed::Echo) }];
     if scale != Scale::Quick {
         cases.push(Case { name: "shared", job: job(Deed::EchoShared) });

@@ -654,6 +654,40 @@ fn one_that_is_late_fails_at_entry_and_does_nothing() {
 }
 
 #[test]
+fn what_has_begun_runs_to_its_end_whatever_comes() {
+    // The open of a FIFO waits for its other end: meanwhile its caller is cancelled, and late.
+    everywhere(|| {
+        let place = Place::new();
+        let path = place.at("fifo");
+        make_fifo(&path);
+        let begun = Arc::new(AtomicUsize::new(0));
+        let (told, fifo) = (begun.clone(), path.clone());
+        let cancelled = spawn(move || {
+            told.fetch_add(1, SeqCst);
+            (File::open(&fifo).is_ok(), sinew::cancelled())
+        });
+        let (told, fifo) = (begun.clone(), path.clone());
+        let late = spawn(move || {
+            timeout(Duration::from_millis(1), || {
+                told.fetch_add(1, SeqCst);
+                let opened = File::open(&fifo).is_ok();
+                (opened, sinew::cancelled())
+            })
+        });
+        until(|| begun.load(SeqCst) == 2);
+        for _ in 0..100 {
+            yield_now();
+        }
+        cancelled.cancel();
+        sinew::sleep(Duration::from_millis(2));
+        let writer = File::options().write(true).open(&path).unwrap();
+        assert_eq!(cancelled.join().unwrap(), (true, true));
+        assert_eq!(late.join().unwrap(), Ok((true, true)));
+        drop(writer);
+    });
+}
+
+#[test]
 fn entries_end_after_one_that_was_cut_short() {
     let place = Place::new();
     for index in 0..300 {

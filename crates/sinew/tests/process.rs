@@ -315,3 +315,30 @@ fn a_write_to_one_that_is_gone_is_a_broken_pipe() {
         child.wait().unwrap();
     });
 }
+
+#[test]
+fn without_a_descriptor_for_its_end_a_child_is_waited_for_all_the_same() {
+    // In a process of its own, which runs out of descriptors before the child is started.
+    const NAME: &str = "without_a_descriptor_for_its_end_a_child_is_waited_for_all_the_same";
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[]);
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    alone(|| {
+        // What is opened at the first use is open then.
+        assert!(Command::new("true").status().unwrap().success());
+        let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
+        // SAFETY: the limit outlives the call.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        let (reader, writer) = std::io::pipe().unwrap();
+        let all: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+        let mut child = Command::new("cat").stdin(reader).spawn().unwrap();
+        // The wait ends only if this fiber runs meanwhile.
+        let closer = spawn(move || drop(writer));
+        assert!(child.wait().unwrap().success());
+        assert!(child.wait().unwrap().success());
+        closer.join().unwrap();
+        drop(all);
+    });
+}

@@ -75,8 +75,14 @@ fn waiters_of_one_listener_share_out_its_signals() {
     everywhere(|| {
         let range = 3..11;
         let signals = Signals::new(range.clone().map(own)).unwrap();
+        let waiting = AtomicUsize::new(0);
+        let wait = || {
+            waiting.fetch_add(1, SeqCst);
+            signals.wait().unwrap()
+        };
         scope(|s| {
-            let waits: Vec<_> = range.clone().map(|_| s.spawn(|| signals.wait().unwrap())).collect();
+            let waits: Vec<_> = range.clone().map(|_| s.spawn(wait)).collect();
+            until(|| waiting.load(SeqCst) == range.len());
             for number in range.clone() {
                 raise(own(number));
             }

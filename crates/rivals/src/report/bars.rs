@@ -2,7 +2,7 @@
 
 use super::svg::{Anchor, Picture, Theme};
 use crate::row::Row;
-use crate::table::figure;
+use crate::table::{figure, short};
 
 const WIDTH: f64 = 720.0;
 const NAME_WIDTH: f64 = 100.0;
@@ -19,7 +19,7 @@ pub(super) fn draw(title: &str, rows: &[&Row], theme: Theme) -> String {
     let mut rows = rows.to_vec();
     rows.sort_by(|one, other| one.median.unwrap_or(f64::INFINITY).total_cmp(&other.median.unwrap_or(f64::INFINITY)));
     let full = full_scale(&rows);
-    let unit = rows.iter().find(|row| row.median.is_some()).map_or("", |row| row.unit.as_str());
+    let unit = rows.iter().find(|row| row.median.is_some()).map_or("", |row| short(&row.unit));
     let mut picture = Picture::new(WIDTH, TITLE_HEIGHT + ROW_HEIGHT * rows.len() as f64 + 6.0);
     picture.text(0.0, 18.0, Anchor::Start, theme.faint(), &format!("{title}, {unit}; less is better"));
     for (i, row) in rows.iter().enumerate() {

@@ -1,7 +1,9 @@
 //! The operations that programs do often. Where each is done is decided here, and nowhere else in this folder.
 //!
-//! Opening, reading and writing at an offset, and syncing go to the ring, where there is one; all else goes to the blocking pool, but for what can be had without waiting. What uses the cursor does not go
-//! to the ring: that reads and moves it in two steps, and two fibers would read the same bytes. A read of what lies in the page cache is tried first, on the worker (`preadv2` with `RWF_NOWAIT`). Of 4 KiB it
+//! Reading and writing at an offset, and syncing go to the ring, where there is one; all else goes to the blocking pool, but for what can be had without waiting. What uses the cursor does not go
+//! to the ring: that reads and moves it in two steps, and two fibers would read the same bytes. Nor does opening: the ring first tries it with `O_NONBLOCK`, by which a FIFO is opened before its other
+//! end is, or not at all (ENXIO); and made to take a thread of its own for it (`IOSQE_ASYNC`), a few that wait so would use up those that other files need.
+//! A read of what lies in the page cache is tried first, on the worker (`preadv2` with `RWF_NOWAIT`). Of 4 KiB it
 //! takes 1.1 us of CPU there, 13 by the pool, 0.9 on a plain thread (medians of three on the loaded machine of ARCHITECTURE). A write is not tried: few file systems can tell beforehand that it would not wait.
 //!
 //! A trial may bring a part, where only that was in memory, and some kernels took a page that was not there for the end of the file. So a plain file is asked for its length, and what came short
@@ -45,14 +47,7 @@ impl Handle {
     #[track_caller]
     pub(super) fn open(path: &Path, flags: c_int, mode: libc::mode_t) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
-        let entry = |path: &mut &CStr| {
-            let flags = flags | libc::O_CLOEXEC | libc::O_LARGEFILE;
-            opcode::OpenAt::new(Fd(libc::AT_FDCWD), path.as_ptr()).flags(flags).mode(mode).build()
-        };
-        // SAFETY: the entry points to the path.
-        let fd = unsafe { ask_ring_after(&*path, |_| None, entry, |path| open(path, flags, mode)) }?;
-        // SAFETY: it was opened just now, and is nobody's yet.
-        Ok(Self::new(unsafe { File::from_raw_fd(fd as c_int) }))
+        ask(|| open(&path, flags, mode)).map(Self::new)
     }
 
     fn fd(&self) -> Fd {
@@ -209,13 +204,13 @@ pub(super) fn symlink_metadata(path: &Path) -> io::Result<Metadata> {
     ask(|| std::fs::symlink_metadata(path))
 }
 
-/// Opens a file, and gives its descriptor.
-fn open(path: &CStr, flags: c_int, mode: libc::mode_t) -> io::Result<usize> {
+fn open(path: &CStr, flags: c_int, mode: libc::mode_t) -> io::Result<File> {
     loop {
         // SAFETY: a C string, which stays for the call.
         let descriptor = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC | libc::O_LARGEFILE, libc::c_uint::from(mode)) };
-        if let Ok(descriptor) = usize::try_from(descriptor) {
-            return Ok(descriptor);
+        if descriptor >= 0 {
+            // SAFETY: it was opened just now, and is nobody's yet.
+            return Ok(unsafe { File::from_raw_fd(descriptor) });
         }
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {

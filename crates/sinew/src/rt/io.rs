@@ -22,7 +22,7 @@ use io_uring::squeue::Entry;
 use io_uring::types::Fd;
 
 use super::context::fiber;
-use super::wait::{CancelPoint, Me, enter_cancel_point};
+use super::wait::{CancelPoint, Me, enter_cancel_point, sleep};
 pub(crate) use crate::event::readiness::Direction;
 use crate::event::readiness::{Readiness, Seen, Watch, register};
 use crate::event::source::Source;
@@ -308,20 +308,31 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
             }
         }
     }
+    let mut pause = VAIN_PAUSE;
     while !passed(deadline_ns) {
-        let entry = opcode::PollAdd::new(fd, poll_bits(call.direction()) as u32).build();
+        let asked = poll_bits(call.direction());
+        let entry = opcode::PollAdd::new(fd, asked as u32).build();
         // SAFETY: nothing is lent.
-        match unsafe { ask_ring(fiber, entry, call.why(), deadline_ns) } {
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+        let told = match unsafe { ask_ring(fiber, entry, call.why(), deadline_ns) } {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => asked,
             Err(error) => return Err(error),
-            Ok(_) => {}
-        }
+            Ok(told) => told as libc::c_short,
+        };
         if let Some(done) = attempt(descriptor, call) {
             return done;
+        }
+        if told & asked == 0 {
+            sleep(pause.min(Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()))));
+            pause = (pause * 2).min(VAIN_PAUSE_MAX);
         }
     }
     Err(would_block())
 }
+
+/// The ring's poll also tells what it was not asked for, and at once: that the peer has half-closed, to one who waits to write. Without a pause he would ask again and again. So long is it at first,
+/// and at most; arbitrary.
+const VAIN_PAUSE: Duration = Duration::from_micros(50);
+const VAIN_PAUSE_MAX: Duration = Duration::from_millis(2);
 
 fn passed(deadline_ns: u64) -> bool {
     deadline_ns != u64::MAX && clock::now_ns() >= deadline_ns

@@ -61,8 +61,8 @@ pub(super) fn receive<S: AsFd>(descriptor: &Descriptor<S>, buf: &mut [u8]) -> io
 
 /// Bytes to a stream.
 ///
-/// No entry of the ring: one that finds no room is left to a thread of the kernel if the peer has half-closed (the ring's poll then says at once that there is something to do), where it blocks,
-/// and a wish to give it up that comes on the way there is not heard. So the ring only tells when to try.
+/// The ring only tries it (MSG_DONTWAIT), and then tells when to try again. If it waited itself, a write to a peer that has half-closed would be left to a thread of the kernel (the ring's poll says
+/// at once that there is something to do, so it gives up polling) and block there, and a wish to give it up that comes on the way there is not heard.
 struct Send<'a> {
     buf: &'a [u8],
 }
@@ -81,6 +81,19 @@ impl<S: AsFd> Call<S> for Send<'_> {
     fn call(&mut self, socket: &S) -> io::Result<usize> {
         // SAFETY: the kernel reads the buffer, as long as it is.
         count(unsafe { libc::send(socket.as_fd().as_raw_fd(), self.buf.as_ptr().cast(), self.buf.len(), libc::MSG_NOSIGNAL) })
+    }
+
+    fn entry(&mut self, fd: Fd) -> Option<Entry> {
+        let length = u32::try_from(self.buf.len()).unwrap_or(u32::MAX);
+        Some(opcode::Send::new(fd, self.buf.as_ptr(), length).flags(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT).build())
+    }
+
+    fn prefers_ring(&self) -> bool {
+        true
+    }
+
+    fn answer(&mut self, answer: usize) -> io::Result<usize> {
+        Ok(answer)
     }
 }
 

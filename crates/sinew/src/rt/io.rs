@@ -323,6 +323,8 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
         }
         if told & asked == 0 {
             sleep(pause.min(Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()))));
+            // If that was cut short, so is this call: a deadline that has said so must not be followed by a success.
+            enter_cancel_point()?;
             pause = (pause * 2).min(VAIN_PAUSE_MAX);
         }
     }

@@ -12,6 +12,7 @@ mod ledger;
 mod random;
 mod sockets;
 mod storms;
+mod streams;
 mod watchdog;
 
 use std::io::{self, Write};
@@ -172,7 +173,7 @@ pub(crate) fn main(arguments: &Arguments) -> ExitCode {
     let memory = check_memory(rounds.base_bytes);
     bar.clear();
     if arguments.kind == Kind::Io {
-        say(format_args!("{}", sockets::TALLY.text()));
+        say(format_args!("{}", streams::TALLY.text()));
     }
     let Sums { spawned, ended, panicked, unrun, wakes } = LEDGER.sums();
     say(format_args!(

@@ -105,10 +105,13 @@ impl Source {
         matches!(self, Source::Uring(_))
     }
 
-    /// Whether something is to be told to the kernel.
+    /// What is yet to be told to the kernel.
     #[inline]
-    pub(crate) fn has_unsent(&self) -> bool {
-        matches!(self, Source::Uring(ring) if ring.has_unsent())
+    pub(crate) fn unsent(&self) -> usize {
+        match self {
+            Source::Uring(ring) => ring.unsent(),
+            Source::Epoll(_) => 0,
+        }
     }
 
     /// Whether [`look`](Self::look) would find something that has come already. A look at memory.

@@ -5,8 +5,8 @@
 //!
 //! # Flags
 //! `SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG`: completions are not forced upon a running worker by interrupts, but posted when it asks for them; a flag in memory says that there are some. No other
-//! thread could see them before, but none could use them: the fibers are settled. `COOP_TASKRUN`, where the kernel is older than 6.1, costs up to a fifth more with 10,000 connections (ARCHITECTURE,
-//! "Input and output").
+//! thread could see them before, but none could use them: the fibers are settled. `COOP_TASKRUN`, where the kernel is older than 6.1, costs the same up to 1,000 connections, and more with 10,000 in
+//! one of two noisy sets of runs (docs/uring.md).
 //!
 //! # Invariants
 //! I1. `user_data` is the address of a [`Completion`] in a frame that waits until its result is there (law E2), or one of the small numbers below, which nobody waits for.
@@ -100,9 +100,9 @@ impl Uring {
     }
 
     #[inline]
-    pub(crate) fn has_unsent(&self) -> bool {
+    pub(crate) fn unsent(&self) -> usize {
         // SAFETY: this thread alone has the ring, and no other view of the queue is alive.
-        unsafe { !self.ring.submission_shared().is_empty() }
+        unsafe { self.ring.submission_shared().len() }
     }
 
     #[inline]
@@ -134,7 +134,7 @@ impl Uring {
                 return;
             }
             // It is full. What completes meanwhile is not told to anybody before the next look.
-            self.send(0);
+            self.send(ENTER_GETEVENTS);
             self.reap();
         }
     }

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
 use super::Control;
+use super::switch::note_roots;
 use crate::base::list::List;
 use crate::os::lock::Lock;
 use crate::os::memory;
@@ -71,6 +72,7 @@ impl Shared {
         // Zeroed, and it costs memory only as it is used; never unmapped.
         let mapped = if self.chunks == 0 { memory::map_small(bytes) } else { memory::map_huge(bytes) };
         let Ok(chunk) = mapped else { return false };
+        note_roots(chunk, bytes);
         let chunk = std::ptr::with_exposed_provenance_mut::<Control>(chunk);
         // Release: meets the Acquire of whoever walks the table.
         TABLE[self.chunks].store(chunk, Release);

@@ -4,7 +4,7 @@
 //! to the ring: that reads and moves it in two steps, and two fibers would read the same bytes. Nor does opening: the ring first tries it with `O_NONBLOCK`, by which a FIFO is opened before its other
 //! end is, or not at all (ENXIO); and made to take a thread of its own for it (`IOSQE_ASYNC`), a few that wait so would use up those that other files need.
 //! A read of what lies in the page cache is tried first, on the worker (`preadv2` with `RWF_NOWAIT`). Of 4 KiB it
-//! takes 1.1 us of CPU there, 13 by the pool, 0.9 on a plain thread (medians of three on the loaded machine of ARCHITECTURE). A write is not tried: few file systems can tell beforehand that it would not wait.
+//! takes 1.1 us of CPU there, 13 by the pool, 0.9 on a plain thread (the first of two runs on the loaded machine of ARCHITECTURE). A write is not tried: few file systems can tell beforehand that it would not wait.
 //!
 //! A trial may bring a part, where only that was in memory, and some kernels took a page that was not there for the end of the file. So a plain file is asked for its length, and what came short
 //! before the end is read again, whole, in the pool: as with std, a read of a plain file comes short at its end only.

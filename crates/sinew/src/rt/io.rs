@@ -4,8 +4,8 @@
 //! source, for the ring's answer or for epoll's word that it is worth another try; a thread waits in `poll`.
 //!
 //! # Try first, or ask the ring first?
-//! A read is tried unless the last one took all there was: then the ring is asked at once, which saves a system call that would be in vain. A write to a stream goes to the ring at once, together
-//! with those of all other fibers of this turn: one system call for all of them. Everything else is tried. The measurements are in ARCHITECTURE ("Input and output").
+//! A read is tried unless the last one took all there was: then the ring is asked at once, which saves a system call that would be in vain. A write to a stream goes to the ring at once if
+//! many others of this turn do, or may: one system call for all of them. Everything else is tried. The measurements are in ARCHITECTURE ("Input and output").
 //!
 //! # Invariants
 //! I1. (law E2) What the ring was given, the caller's buffer and the `Completion` in this frame, stays here until the ring has answered, also when the wait was cut short: then the operation is
@@ -214,7 +214,8 @@ pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut
     enter_cancel_point()?;
     let fiber = fiber();
     let is_drained = call.direction() == Direction::Read && descriptor.drained.load(Relaxed);
-    let asks_first = is_drained || (call.prefers_ring() && fiber.is_some_and(|(worker, me)| worker.has_ring() && !me.must_not_suspend()));
+    let asks_first =
+        is_drained || (call.prefers_ring() && fiber.is_some_and(|(worker, me)| worker.shares_ring() && !me.must_not_suspend()));
     let seen = descriptor.watch.get().map(|readiness| readiness.seen(call.direction()));
     if !asks_first && let Some(done) = attempt(descriptor, &mut call) {
         if let Some((worker, me)) = fiber {

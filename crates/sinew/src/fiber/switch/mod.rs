@@ -32,6 +32,14 @@ pub(crate) use arch::{prepare, switch};
 #[cfg(any(sinew_sanitize = "thread", sinew_sanitize = "address"))]
 pub(crate) use sanitized::{leave_for_good, prepare, switch};
 
+#[cfg(sinew_sanitize = "address")]
+pub(crate) use sanitized::note_roots;
+
+/// Says that these bytes may point to what lives: the search for leaks does not look into mappings by itself.
+#[cfg(not(sinew_sanitize = "address"))]
+#[inline(always)]
+pub(crate) fn note_roots(_base: usize, _bytes: usize) {}
+
 /// What runs on a fresh stack. It must not return.
 pub(crate) type Root = unsafe extern "C" fn(arg: *mut u8) -> !;
 

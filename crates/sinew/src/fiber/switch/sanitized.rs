@@ -159,6 +159,9 @@ mod tool {
 }
 
 #[cfg(sinew_sanitize = "address")]
+pub(crate) use tool::note_roots;
+
+#[cfg(sinew_sanitize = "address")]
 mod tool {
     use std::ffi::c_void;
     use std::ptr;
@@ -168,6 +171,13 @@ mod tool {
         fn __sanitizer_finish_switch_fiber(fake_frames: *mut c_void, bottom: *mut *const c_void, bytes: *mut usize);
         fn __asan_poison_memory_region(base: *const c_void, bytes: usize);
         fn __asan_unpoison_memory_region(base: *const c_void, bytes: usize);
+        fn __lsan_register_root_region(base: *const c_void, bytes: usize);
+    }
+
+    /// Says that these bytes may point to what lives.
+    pub(crate) fn note_roots(base: usize, bytes: usize) {
+        // SAFETY: the caller's memory is never unmapped.
+        unsafe { __lsan_register_root_region(base as *const c_void, bytes) };
     }
 
     /// A stack as AddressSanitizer knows it.

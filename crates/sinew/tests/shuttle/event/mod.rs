@@ -68,8 +68,8 @@ pub mod source {
             false
         }
 
-        pub fn has_unsent(&self) -> bool {
-            false
+        pub fn unsent(&self) -> usize {
+            0
         }
 
         pub fn has_found(&self) -> bool {

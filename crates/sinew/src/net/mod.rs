@@ -180,10 +180,10 @@ macro_rules! timeouts {
 
 /// `Read` and `Write` for a stream socket and for its reference.
 macro_rules! stream {
-    ($socket:ident) => {
+    ($socket:ident, $short:ident) => {
         impl std::io::Read for &$socket {
             fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
-                calls::receive(&self.descriptor, buf)
+                calls::receive(&self.descriptor, buf, calls::Short::$short)
             }
 
             fn read_vectored(&mut self, bufs: &mut [std::io::IoSliceMut<'_>]) -> std::io::Result<usize> {

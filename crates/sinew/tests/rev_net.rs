@@ -6,7 +6,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use sinew::net::unix::{UnixDatagram, UnixListener, UnixStream};
 use sinew::net::{TcpListener, TcpStream};
@@ -288,4 +289,100 @@ fn io_works_in_a_destructor_of_a_thread() {
     let mut buf = [0; 1];
     far.read_exact(&mut buf).unwrap();
     thread.join().unwrap();
+}
+
+/// The first I/O of a process meets a shortage of descriptors: that settles nothing.
+#[test]
+fn a_shortage_of_descriptors_is_no_refusal_of_the_ring() {
+    const NAME: &str = "a_shortage_of_descriptors_is_no_refusal_of_the_ring";
+    if !common::is_child(NAME) {
+        let child = common::in_child(NAME, &[]);
+        let said = String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success() && !said.contains("I/O goes by epoll"), "{said}");
+        return;
+    }
+    Runtime::builder().workers(1).io(Io::Auto).build().unwrap().run(|| {
+        let (near, far) = UnixStream::pair().unwrap();
+        let hogs: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+        assert_eq!((&near).read(&mut [0; 8]).unwrap_err().raw_os_error(), Some(libc::EMFILE));
+        drop(hogs);
+        send(&far, b"abc", 0);
+        assert_eq!(read_all(&near, 3), b"abc");
+        assert_eq!(sinew::timeout(Duration::from_millis(1), || (&near).read(&mut [0; 8]).is_err()).ok(), None);
+    });
+}
+
+/// Fibers that are always ready, and compute between their yields: a socket waits for a round of them or two, and not for hundreds of turns.
+#[test]
+fn fibers_that_compute_do_not_hide_a_socket() {
+    for io in [Io::Uring, Io::Epoll] {
+        let runtime = Runtime::builder().workers(1).io(io).build().unwrap();
+        let (sent_at, read_at) = runtime.run(|| {
+            let (near, far) = UnixStream::pair().unwrap();
+            let rounds = Arc::new(AtomicU64::new(0));
+            let reader = sinew::spawn({
+                let rounds = rounds.clone();
+                move || {
+                    (&far).read_exact(&mut [0; 1]).unwrap();
+                    rounds.load(Relaxed)
+                }
+            });
+            let crowd: Vec<_> = (0..50)
+                .map(|_| {
+                    let rounds = rounds.clone();
+                    sinew::spawn(move || {
+                        while !sinew::cancelled() {
+                            let begun = Instant::now();
+                            while begun.elapsed() < Duration::from_micros(200) {}
+                            rounds.fetch_add(1, Relaxed);
+                            sinew::yield_now();
+                        }
+                    })
+                })
+                .collect();
+            common::until(|| rounds.load(Relaxed) > 200);
+            send(&near, b"x", 0);
+            let sent_at = rounds.load(Relaxed);
+            let read_at = reader.join().unwrap();
+            crowd.iter().for_each(|fiber| fiber.cancel());
+            (sent_at, read_at)
+        });
+        assert!(read_at - sent_at <= 150, "{io:?}: {} rounds between the write and the read", read_at - sent_at);
+    }
+}
+
+/// A socket that a fiber of a ring, one of epoll and a thread read from at once: all that is written is read by one of them.
+#[test]
+fn readers_of_both_drivers_and_a_thread_share_a_socket() {
+    const BYTES: u64 = 200_000;
+    let (near, far) = UnixStream::pair().unwrap();
+    let (far, got) = (Arc::new(far), Arc::new(AtomicU64::new(0)));
+    let runtimes = [Io::Uring, Io::Epoll].map(|io| Runtime::builder().workers(1).io(io).build().unwrap());
+    let read = |far: Arc<UnixStream>, got: Arc<AtomicU64>| {
+        move || {
+            let mut buf = [0; 100];
+            loop {
+                match (&*far).read(&mut buf).unwrap() {
+                    0 => break,
+                    n => got.fetch_add(n as u64, Relaxed),
+                };
+            }
+        }
+    };
+    let fibers: Vec<_> = runtimes.iter().flat_map(|rt| [rt, rt]).map(|rt| rt.spawn(read(far.clone(), got.clone()))).collect();
+    let thread = std::thread::spawn(read(far.clone(), got.clone()));
+    let mut sent = 0;
+    while sent < BYTES {
+        let n = 1 + sent % 37;
+        (&near).write_all(&[1; 64][..n as usize]).unwrap();
+        sent += n;
+        if sent % 5 == 0 {
+            // Now and then they have taken all, and wait.
+            common::until(|| got.load(Relaxed) == sent);
+        }
+    }
+    near.shutdown(std::net::Shutdown::Write).unwrap();
+    fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+    thread.join().unwrap();
+    assert_eq!(got.load(Relaxed), sent);
 }

@@ -7,7 +7,8 @@
 //! - Names are looked up off the workers ([`ToSocketAddrs`] is our own trait for that, for the same types).
 //! - Time-outs ([`TcpStream::set_read_timeout`]) belong to the handle, and are copied by `try_clone`; std's belong to the socket.
 //! - [`TcpListener::accept`] waits, and tries again, while there are no descriptors to be had.
-//! - Sockets are non-blocking in the kernel. `set_nonblocking` does what it does in std; a conversion into std's type, or into an `OwnedFd`, makes the socket blocking again.
+//! - Sockets are non-blocking in the kernel. `set_nonblocking` does what it does in std; a conversion into std's type, or into an `OwnedFd`, makes the socket blocking again, and with it its
+//!   clones: of those, reads and writes still suspend, but other calls block the thread.
 //!
 //! # Examples
 //! ```

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::readiness::{Direction, Readiness, Told};
-use super::source::{SOURCE_TURNS, lost};
+use super::source::{SOURCE_GAP_NS, SOURCE_TURNS, lost};
 use crate::base::list::List;
 use crate::fiber::{Control, Kind};
 use crate::os::bell::Bell;
@@ -31,7 +31,9 @@ pub(crate) struct Epoll {
     /// Which one it is, of all in this process there ever were: a descriptor's number may come again.
     instance: u64,
     events: Vec<libc::epoll_event>,
+    /// The turn of the last look, and its time.
     polled: u32,
+    polled_ns: u64,
 }
 
 impl Epoll {
@@ -48,7 +50,7 @@ impl Epoll {
             return Err(io::Error::last_os_error());
         }
         let instance = INSTANCES.fetch_add(1, Relaxed);
-        Ok(Self { fd, instance, events: Vec::with_capacity(EVENTS), polled: 0 })
+        Ok(Self { fd, instance, events: Vec::with_capacity(EVENTS), polled: 0, polled_ns: 0 })
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -65,12 +67,12 @@ impl Epoll {
 
     pub(crate) fn look(&mut self, turn: u32, woken: &List<Control>) {
         if self.events.is_empty() {
-            if turn.wrapping_sub(self.polled) < SOURCE_TURNS {
+            if turn.wrapping_sub(self.polled) < SOURCE_TURNS && clock::now_ns() < self.polled_ns + SOURCE_GAP_NS {
                 return;
             }
             self.fetch(0);
         }
-        self.polled = turn;
+        (self.polled, self.polled_ns) = (turn, clock::now_ns());
         for event in self.events.drain(..) {
             let (bits, data) = (event.events as i32, event.u64);
             if data == BELL {

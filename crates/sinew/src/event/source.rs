@@ -25,6 +25,8 @@ use crate::os::bell::Bell;
 /// Turns of the worker's loop between two polls of epoll by a worker that always has ready fibers: a poll is a system call. Even, so that the loop's own order by turns holds. Arbitrary: some 500
 /// switches, 10 us of yields.
 pub(crate) const SOURCE_TURNS: u32 = 16;
+/// And the time between two polls, whatever the turns: fibers that compute for long make long ones. Arbitrary: a hundred times what a poll costs.
+pub(crate) const SOURCE_GAP_NS: u64 = 100_000;
 
 /// How a runtime's fibers do I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -75,3 +75,24 @@ fn a_dropped_read_leaves_nobody_waiting() {
     });
     runtime.shutdown_timeout(std::time::Duration::from_secs(10)).unwrap();
 }
+
+/// A future whose fiber cannot wait is told why, and does not ask for ever.
+#[test]
+fn a_read_that_cannot_wait_says_why() {
+    use futures::io::AsyncReadExt;
+    let runtime = sinew::Runtime::builder().workers(1).io(sinew::Io::Epoll).build().unwrap();
+    let (near, far) = UnixStream::pair().unwrap();
+    let (began, begun) = std::sync::mpsc::channel();
+    let fiber = runtime.spawn(move || {
+        let mut near = near.into_async();
+        sinew::block_on(async {
+            began.send(()).unwrap();
+            near.read(&mut [0; 4]).await
+        })
+    });
+    begun.recv().unwrap();
+    // Cancels the fiber that waits in place of the future; `block_on` itself is no cancel point.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(10)).unwrap();
+    assert!(fiber.join().unwrap().is_err());
+    drop(far);
+}

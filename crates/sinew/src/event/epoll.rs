@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::readiness::{Direction, Readiness, Told};
-use super::source::{SOURCE_TURNS, lost};
+use super::source::{SOURCE_GAP_NS, SOURCE_TURNS, lost};
 use crate::base::list::List;
 use crate::fiber::{Control, Kind};
 use crate::os::bell::Bell;
@@ -22,7 +22,7 @@ const BELL: u64 = 0;
 
 static INSTANCES: AtomicU64 = AtomicU64::new(0);
 
-/// The kernel is older than 5.11, and counts sleeps in milliseconds.
+/// The kernel is older than 5.11, or its container is, and counts sleeps in milliseconds.
 static IN_MILLISECONDS: AtomicBool = AtomicBool::new(false);
 
 /// The epoll instance of one worker.
@@ -31,7 +31,9 @@ pub(crate) struct Epoll {
     /// Which one it is, of all in this process there ever were: a descriptor's number may come again.
     instance: u64,
     events: Vec<libc::epoll_event>,
+    /// The turn of the last look, and its time.
     polled: u32,
+    polled_ns: u64,
 }
 
 impl Epoll {
@@ -48,7 +50,7 @@ impl Epoll {
             return Err(io::Error::last_os_error());
         }
         let instance = INSTANCES.fetch_add(1, Relaxed);
-        Ok(Self { fd, instance, events: Vec::with_capacity(EVENTS), polled: 0 })
+        Ok(Self { fd, instance, events: Vec::with_capacity(EVENTS), polled: 0, polled_ns: 0 })
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -65,20 +67,21 @@ impl Epoll {
 
     pub(crate) fn look(&mut self, turn: u32, woken: &List<Control>) {
         if self.events.is_empty() {
-            if turn.wrapping_sub(self.polled) < SOURCE_TURNS {
+            if turn.wrapping_sub(self.polled) < SOURCE_TURNS && clock::now_ns() < self.polled_ns + SOURCE_GAP_NS {
                 return;
             }
             self.fetch(0);
         }
-        self.polled = turn;
+        (self.polled, self.polled_ns) = (turn, clock::now_ns());
         for event in self.events.drain(..) {
             let (bits, data) = (event.events as i32, event.u64);
             if data == BELL {
                 continue;
             }
             let ended = bits & (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) != 0;
-            let mut told = Told { directions: [false; 2], ended };
-            told.directions[Direction::Read as usize] = ended || bits & (libc::EPOLLIN | libc::EPOLLPRI) != 0;
+            let urgent = bits & libc::EPOLLPRI != 0;
+            let mut told = Told { directions: [false; 2], never_drained: ended || urgent };
+            told.directions[Direction::Read as usize] = ended || bits & libc::EPOLLIN != 0;
             told.directions[Direction::Write as usize] = bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) != 0;
             // SAFETY: I1.
             unsafe { &*(data as *const Readiness) }.edge(told, |claimed| {
@@ -124,7 +127,8 @@ impl Epoll {
                 let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
                 let no_mask = std::ptr::null::<libc::sigset_t>();
                 let found = libc::syscall(libc::SYS_epoll_pwait2, fd, room, most, limit, no_mask, size_of::<u64>());
-                if found != -1 || io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS) {
+                // EPERM: so do containers answer that know a call not yet.
+                if found != -1 || !matches!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) {
                     return found;
                 }
                 IN_MILLISECONDS.store(true, Relaxed);

@@ -3,8 +3,9 @@
 //! Edge-triggered: the kernel tells once that something has come, not that it is there. So nothing is remembered but how often it told (`edges`), and the rule is: read the number, try; if the
 //! try would block and the number is still the same, wait for it to change. An edge between try and wait is seen, whoever's epoll instance it came by.
 //!
-//! After a short read a stream socket is known to be empty: the next read need not try before it waits (`drained`), unless the peer has closed, or there was an error: that edge may have come
-//! together with the data, and no other follows.
+//! After a short read a TCP socket is known to be empty: the next read need not try before it waits (`drained`), unless the peer has closed, or there was an error: that edge may have come
+//! together with the data, and no other follows. Nor if there was urgent data: a read stops before it, with more behind. (Of other sockets a short read says nothing: that of a Unix socket stops
+//! where a descriptor was passed.)
 //!
 //! # Which instance holds a descriptor
 //! That of each worker whose fibers have waited for it. An edge then comes by each of them, and the first ends all waits; so a worker that computes for long delays no other's fibers.
@@ -25,6 +26,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32};
 
 use crate::fiber::Claimed;
 use crate::fiber::waiters::{Waiter, Waiters};
+use crate::os::fork;
 use crate::os::lock::{Held, Lock};
 
 /// What one waits for at a descriptor.
@@ -42,8 +44,8 @@ struct Side {
     edges: AtomicU32,
     /// The number of edges at which a try is known to be in vain, plus one.
     drained: AtomicU32,
-    /// The peer has closed, or there was an error: every try may succeed.
-    ended: AtomicU32,
+    /// The peer has closed, or there was an error, or urgent data: every try may succeed.
+    never_drained: AtomicU32,
 }
 
 /// What epoll has told of one descriptor.
@@ -89,7 +91,7 @@ pub(crate) struct Seen(u32);
 
 impl Readiness {
     fn new() -> Self {
-        let side = || Side { edges: AtomicU32::new(0), drained: AtomicU32::new(0), ended: AtomicU32::new(0) };
+        let side = || Side { edges: AtomicU32::new(0), drained: AtomicU32::new(0), never_drained: AtomicU32::new(0) };
         let waiting = Waiting { waiters: [Waiters::new(), Waiters::new()], instances: Vec::new() };
         Self { sides: [side(), side()], waiting: Lock::new(waiting) }
     }
@@ -103,7 +105,7 @@ impl Readiness {
     /// Whether a try is known to be in vain.
     pub(crate) fn is_drained(&self, direction: Direction, seen: Seen) -> bool {
         let side = &self.sides[direction as usize];
-        side.drained.load(Relaxed) == seen.0.wrapping_add(1) && side.ended.load(Relaxed) == 0
+        side.drained.load(Relaxed) == seen.0.wrapping_add(1) && side.never_drained.load(Relaxed) == 0
     }
 
     /// A try after `seen` took all that there was.
@@ -129,8 +131,8 @@ impl Readiness {
         let mut waiting = self.waiting.lock();
         for direction in BOTH {
             let side = &self.sides[direction as usize];
-            if told.ended {
-                side.ended.store(1, Relaxed);
+            if told.never_drained {
+                side.never_drained.store(1, Relaxed);
             }
             if told.directions[direction as usize] {
                 // Release: meets the Acquire in `seen`.
@@ -148,7 +150,7 @@ impl Readiness {
         waiting.instances.clear();
         for side in &self.sides {
             side.drained.store(0, Relaxed);
-            side.ended.store(0, Relaxed);
+            side.never_drained.store(0, Relaxed);
             // What a late event says of the last owner is not said of the next at the same number.
             side.edges.fetch_add(1, Release);
         }
@@ -159,7 +161,7 @@ impl Readiness {
 #[derive(Clone, Copy)]
 pub(crate) struct Told {
     pub(crate) directions: [bool; 2],
-    pub(crate) ended: bool,
+    pub(crate) never_drained: bool,
 }
 
 /// Those without a descriptor (I1).
@@ -200,8 +202,10 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // SAFETY: never freed (I1).
-        if let Some(readiness) = unsafe { self.0.get_mut().as_ref() } {
+        // SAFETY: never freed (I1). In a forked child its lock, or that of the vacant ones, may be held for ever by a thread that is not there.
+        if let Some(readiness) = unsafe { self.0.get_mut().as_ref() }
+            && !fork::is_child()
+        {
             readiness.vacate();
             VACANT.lock().push(readiness);
         }

@@ -25,6 +25,8 @@ use crate::os::bell::Bell;
 /// Turns of the worker's loop between two polls of epoll by a worker that always has ready fibers: a poll is a system call. Even, so that the loop's own order by turns holds. Arbitrary: some 500
 /// switches, 10 us of yields.
 pub(crate) const SOURCE_TURNS: u32 = 16;
+/// And the time between two polls, whatever the turns: fibers that compute for long make long ones. Arbitrary: a hundred times what a poll costs.
+pub(crate) const SOURCE_GAP_NS: u64 = 100_000;
 
 /// How a runtime's fibers do I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -55,15 +57,28 @@ impl Driver {
                 Ok(()) => Ok(Driver::Uring),
                 Err(error) => Err(io::Error::new(error.kind(), format!("the kernel refuses io_uring ({error}): {REMEDY}"))),
             },
-            Io::Auto => Ok(*AUTO.get_or_init(|| match probe() {
-                Ok(()) => Driver::Uring,
-                Err(error) => {
-                    eprintln!("sinew: I/O goes by epoll, since the kernel refuses io_uring ({error}); SINEW_IO=epoll silences this line");
-                    Driver::Epoll
-                }
-            })),
+            Io::Auto => match AUTO.get() {
+                Some(driver) => Ok(*driver),
+                None => choose_for_all(),
+            },
         }
     }
+}
+
+/// What `Auto` comes to, for the process. A shortage of descriptors says nothing of the kernel, and nothing is settled by it.
+#[cold]
+fn choose_for_all() -> io::Result<Driver> {
+    let probed = match probe() {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => return Err(error),
+        probed => probed,
+    };
+    Ok(*AUTO.get_or_init(|| match probed {
+        Ok(()) => Driver::Uring,
+        Err(error) => {
+            eprintln!("sinew: I/O goes by epoll, since the kernel refuses io_uring ({error}); SINEW_IO=epoll silences this line");
+            Driver::Epoll
+        }
+    }))
 }
 
 const REMEDY: &str = "ask for Io::Epoll or Io::Auto, or allow it (/proc/sys/kernel/io_uring_disabled, the container's seccomp profile)";

@@ -15,7 +15,7 @@ use super::TcpStream;
 use super::unix::UnixStream;
 use crate::os::lock::Lock;
 use crate::rt::io::{Interest, poll};
-use crate::rt::spawn::{JoinHandle, spawn};
+use crate::rt::spawn::{Builder, JoinHandle};
 
 /// A stream for futures, made by `into_async`: it has `AsyncRead` and `AsyncWrite` of `futures-io` and of tokio, whichever features are on.
 ///
@@ -54,6 +54,8 @@ struct Shared {
     waker: Option<Waker>,
     /// Whether a fiber waits.
     waits: bool,
+    /// Why it could not: for the next poll.
+    failed: Option<io::Error>,
 }
 
 impl Default for Lock<Shared> {
@@ -120,29 +122,49 @@ impl<S: Stream> Async<S> {
         }
         let side = &mut self.sides[interest as usize];
         let waker = cx.waker().clone();
-        let (replaced, waits) = {
+        let (replaced, waits, failed) = {
             let mut shared = side.shared.lock();
-            (shared.waker.replace(waker), std::mem::replace(&mut shared.waits, true))
+            let failed = shared.failed.take();
+            let waits = failed.is_none() && std::mem::replace(&mut shared.waits, true);
+            (shared.waker.replace(waker), waits, failed)
         };
         drop(replaced);
+        if let Some(error) = failed {
+            return Poll::Ready(Err(error));
+        }
         if !waits {
-            let (stream, shared) = (self.stream.clone(), side.shared.clone());
-            side.fiber = Some(spawn(move || wait_and_wake(&*stream, interest, &shared)));
+            let stream = self.stream.clone();
+            let deputy = Deputy { shared: side.shared.clone(), failed: Some(io::Error::other("the runtime is shut down")) };
+            side.fiber = Some(Builder::new().spawn(move || deputy.wait(&*stream, interest))?);
         }
         Poll::Pending
     }
 }
 
-/// A fiber in place of a future. If it cannot wait, another try says why.
-fn wait_and_wake(stream: &impl AsFd, interest: Interest, shared: &Lock<Shared>) {
-    let _ = poll(stream, interest);
-    let waker = {
-        let mut shared = shared.lock();
-        shared.waits = false;
-        shared.waker.take()
-    };
-    if let Some(waker) = waker {
-        waker.wake();
+/// What a fiber has that waits in place of a future. It wakes the future when it is dropped: also where the fiber never ran.
+struct Deputy {
+    shared: Arc<Lock<Shared>>,
+    failed: Option<io::Error>,
+}
+
+impl Deputy {
+    fn wait(mut self, stream: &impl AsFd, interest: Interest) {
+        self.failed = poll(stream, interest).err();
+    }
+}
+
+impl Drop for Deputy {
+    fn drop(&mut self) {
+        let failed = self.failed.take();
+        let (waker, replaced) = {
+            let mut shared = self.shared.lock();
+            shared.waits = false;
+            (shared.waker.take(), std::mem::replace(&mut shared.failed, failed))
+        };
+        drop(replaced);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 }
 

@@ -10,12 +10,25 @@ use io_uring::types::Fd;
 use socket2::{SockAddr, SockRef};
 
 use crate::fiber::why::At;
-use crate::rt::io::{Call, Descriptor, Direction, count, perform, perform_until};
-use crate::rt::wait::{enter_cancel_point, sleep};
+use crate::os::clock;
+use crate::rt::io::{Call, Descriptor, Direction, Try, count, perform, perform_at_once, perform_until, ring_length};
+use crate::rt::wait::sleep;
+
+// `MSG_DONTWAIT`: who has a clone of the socket may have given it to std, which makes it blocking, for all of them.
 
 /// Bytes of a stream, into a buffer that is the kernel's until the call returns (law E2).
 struct Receive<'a> {
     buf: &'a mut [u8],
+    short: Short,
+}
+
+/// What a read that gives less than there is room for says of a stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Short {
+    /// That there was no more. (Urgent data apart, and of that epoll tells.)
+    IsEmpty,
+    /// That there was perhaps no more: a passed descriptor ends a read too.
+    MayHaveMore,
 }
 
 impl<S: AsFd> Call<S> for Receive<'_> {
@@ -31,32 +44,34 @@ impl<S: AsFd> Call<S> for Receive<'_> {
 
     fn call(&mut self, socket: &S) -> io::Result<usize> {
         // SAFETY: the kernel writes into the buffer, as long as it is.
-        count(unsafe { libc::recv(socket.as_fd().as_raw_fd(), self.buf.as_mut_ptr().cast(), self.buf.len(), 0) })
+        count(unsafe { libc::recv(socket.as_fd().as_raw_fd(), self.buf.as_mut_ptr().cast(), self.buf.len(), libc::MSG_DONTWAIT) })
     }
 
     fn entry(&mut self, fd: Fd) -> Option<Entry> {
-        let length = u32::try_from(self.buf.len()).unwrap_or(u32::MAX);
-        Some(opcode::Recv::new(fd, self.buf.as_mut_ptr(), length).build())
+        Some(opcode::Recv::new(fd, self.buf.as_mut_ptr(), ring_length(self.buf.len())).build())
     }
 
     fn answer(&mut self, answer: usize) -> io::Result<usize> {
         Ok(answer)
     }
 
-    /// A stream that gives less than there is room for has no more.
     fn drains(&self, received: &usize) -> bool {
         (1..self.buf.len()).contains(received)
+    }
+
+    fn empties(&self, received: &usize) -> bool {
+        self.short == Short::IsEmpty && (1..self.buf.len()).contains(received)
     }
 }
 
 /// Reads from a stream.
 #[track_caller]
-pub(super) fn receive<S: AsFd>(descriptor: &Descriptor<S>, buf: &mut [u8]) -> io::Result<usize> {
+pub(super) fn receive<S: AsFd>(descriptor: &Descriptor<S>, buf: &mut [u8], short: Short) -> io::Result<usize> {
     if buf.is_empty() {
         // As a read: `recv` would wait.
         return Ok(0);
     }
-    perform(descriptor, Receive { buf })
+    perform(descriptor, Receive { buf, short })
 }
 
 /// Bytes to a stream.
@@ -79,13 +94,14 @@ impl<S: AsFd> Call<S> for Send<'_> {
     }
 
     fn call(&mut self, socket: &S) -> io::Result<usize> {
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         // SAFETY: the kernel reads the buffer, as long as it is.
-        count(unsafe { libc::send(socket.as_fd().as_raw_fd(), self.buf.as_ptr().cast(), self.buf.len(), libc::MSG_NOSIGNAL) })
+        count(unsafe { libc::send(socket.as_fd().as_raw_fd(), self.buf.as_ptr().cast(), self.buf.len(), flags) })
     }
 
     fn entry(&mut self, fd: Fd) -> Option<Entry> {
-        let length = u32::try_from(self.buf.len()).unwrap_or(u32::MAX);
-        Some(opcode::Send::new(fd, self.buf.as_ptr(), length).flags(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT).build())
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        Some(opcode::Send::new(fd, self.buf.as_ptr(), ring_length(self.buf.len())).flags(flags).build())
     }
 
     fn prefers_ring(&self) -> bool {
@@ -151,24 +167,25 @@ pub(super) fn connect<S: AsFd>(descriptor: &Descriptor<S>, addr: &SockAddr, dead
     })
 }
 
-/// Connects to a Unix socket. Its connections are made at once or not at all: EAGAIN says that the listener's queue is full, and nothing tells when it no longer is.
+/// Connects to a Unix socket, or sends to one that it is not connected to, by `call`. That is done at once or not at all: EAGAIN says that the other's queue is full, and nothing tells when it no
+/// longer is.
 #[track_caller]
-pub(super) fn connect_unix<S: AsFd>(descriptor: &Descriptor<S>, addr: &SockAddr) -> io::Result<()> {
-    enter_cancel_point()?;
-    let mut wait = QUEUE_FULL_WAIT;
+pub(super) fn queue_at_unix<S: AsFd, T>(descriptor: &Descriptor<S>, call: impl FnMut(&S) -> io::Result<T>) -> io::Result<T> {
+    let deadline_ns = descriptor.timeout(Direction::Write).map_or(u64::MAX, clock::deadline_ns);
+    let (mut call, mut wait) = (Try(Direction::Write, call), QUEUE_FULL_WAIT);
     loop {
-        match SockRef::from(descriptor.socket()).connect(addr) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                sleep(wait);
-                enter_cancel_point()?;
-                wait = (wait * 2).min(QUEUE_FULL_WAIT_MAX);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            done => return done,
+        if let Some(done) = perform_at_once(descriptor, &mut call)? {
+            return Ok(done);
         }
+        let left = Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()));
+        if descriptor.is_nonblocking() || left.is_zero() {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
+        sleep(wait.min(left));
+        wait = (wait * 2).min(QUEUE_FULL_WAIT_MAX);
     }
 }
 
-/// How long one waits for room in a Unix listener's queue. Arbitrary.
+/// How long one waits for room in a Unix socket's queue. Arbitrary.
 const QUEUE_FULL_WAIT: Duration = Duration::from_micros(100);
 const QUEUE_FULL_WAIT_MAX: Duration = Duration::from_millis(20);

@@ -8,7 +8,8 @@
 //! - Names are looked up off the workers ([`ToSocketAddrs`] is our own trait for that, for the same types).
 //! - Time-outs ([`TcpStream::set_read_timeout`]) belong to the handle, and are copied by `try_clone`; std's belong to the socket.
 //! - [`TcpListener::accept`] waits, and tries again, while there are no descriptors to be had.
-//! - Sockets are non-blocking in the kernel. `set_nonblocking` does what it does in std; a conversion into std's type, or into an `OwnedFd`, makes the socket blocking again.
+//! - Sockets are non-blocking in the kernel. `set_nonblocking` does what it does in std; a conversion into std's type, or into an `OwnedFd`, makes the socket blocking again, and with it its
+//!   clones: of those, reads and writes still suspend, but other calls block the thread.
 //!
 //! # Examples
 //! ```
@@ -181,10 +182,10 @@ macro_rules! timeouts {
 
 /// `Read` and `Write` for a stream socket and for its reference.
 macro_rules! stream {
-    ($socket:ident) => {
+    ($socket:ident, $short:ident) => {
         impl std::io::Read for &$socket {
             fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
-                calls::receive(&self.descriptor, buf)
+                calls::receive(&self.descriptor, buf, calls::Short::$short)
             }
 
             fn read_vectored(&mut self, bufs: &mut [std::io::IoSliceMut<'_>]) -> std::io::Result<usize> {

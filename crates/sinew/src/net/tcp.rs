@@ -42,7 +42,7 @@ pub struct TcpStream {
 
 socket!(TcpStream, std::net::TcpStream);
 timeouts!(TcpStream);
-stream!(TcpStream);
+stream!(TcpStream, IsEmpty);
 
 /// A new non-blocking socket for `addr`.
 fn open(addr: SocketAddr) -> io::Result<Socket> {

@@ -1,13 +1,16 @@
 //! Unix sockets, as `std::os::unix::net` has them.
 
+use std::ffi::OsStr;
 use std::io;
 use std::net::Shutdown;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net as std_unix;
 use std::path::Path;
 
 pub use std::os::unix::net::SocketAddr;
 
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use super::accept::until_accepted;
 use super::{calls, socket, stream, timeouts};
@@ -36,7 +39,7 @@ pub struct UnixStream {
 
 socket!(UnixStream, std_unix::UnixStream);
 timeouts!(UnixStream);
-stream!(UnixStream);
+stream!(UnixStream, MayHaveMore);
 
 impl UnixStream {
     /// Connects to the socket at `path`.
@@ -48,10 +51,17 @@ impl UnixStream {
     /// What the system says; and as every cancel point.
     #[track_caller]
     pub fn connect(path: impl AsRef<Path>) -> io::Result<Self> {
+        if path.as_ref().as_os_str().as_bytes().contains(&0) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "paths must not contain interior null bytes"));
+        }
+        Self::connect_at(&SockAddr::unix(path)?)
+    }
+
+    #[track_caller]
+    fn connect_at(addr: &SockAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
         let descriptor = Descriptor::of_nonblocking(std_unix::UnixStream::from(std::os::fd::OwnedFd::from(socket)));
-        let addr = SockAddr::unix(path)?;
-        calls::connect_unix(&descriptor, &addr)?;
+        calls::queue_at_unix(&descriptor, |socket| SockRef::from(socket).connect(addr))?;
         Ok(Self::of(descriptor))
     }
 
@@ -61,9 +71,12 @@ impl UnixStream {
     /// As [`connect`](Self::connect).
     #[track_caller]
     pub fn connect_addr(addr: &SocketAddr) -> io::Result<Self> {
-        match addr.as_pathname() {
-            Some(path) => Self::connect(path),
-            None => Ok(Self::of(Descriptor::new(std_unix::UnixStream::connect_addr(addr)?)?)),
+        let name = addr.as_abstract_name().map(|name| [b"\0", name].concat());
+        match (addr.as_pathname(), &name) {
+            (Some(path), _) => Self::connect(path),
+            (_, Some(name)) => Self::connect_at(&SockAddr::unix(OsStr::from_bytes(name))?),
+            // It has no name: the system says what it thinks of that, at once.
+            _ => Ok(Self::of(Descriptor::new(std_unix::UnixStream::connect_addr(addr)?)?)),
         }
     }
 
@@ -241,13 +254,13 @@ impl UnixDatagram {
     #[track_caller]
     pub fn send_to(&self, buf: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
         let path = path.as_ref();
-        perform(&self.descriptor, Try(Direction::Write, |socket: &std_unix::UnixDatagram| socket.send_to(buf, path)))
+        calls::queue_at_unix(&self.descriptor, |socket| socket.send_to(buf, path))
     }
 
     /// Sends one datagram to the socket at `addr`.
     #[track_caller]
     pub fn send_to_addr(&self, buf: &[u8], addr: &SocketAddr) -> io::Result<usize> {
-        perform(&self.descriptor, Try(Direction::Write, |socket: &std_unix::UnixDatagram| socket.send_to_addr(buf, addr)))
+        calls::queue_at_unix(&self.descriptor, |socket| socket.send_to_addr(buf, addr))
     }
 
     /// Sends one datagram to the connected socket.

@@ -61,10 +61,20 @@ pub(crate) trait Call<S> {
         unreachable!("it has no entry")
     }
 
-    /// Whether this outcome says that the next call of its kind would block.
+    /// Whether this outcome makes it likely that the next call of its kind would block.
     fn drains(&self, _output: &Self::Output) -> bool {
         false
     }
+
+    /// Whether it makes it certain, until epoll tells of something new.
+    fn empties(&self, _output: &Self::Output) -> bool {
+        false
+    }
+}
+
+/// The bytes of a buffer that the ring is given at once: it counts in 32 bits, and kernels differ in whether those have a sign. What a read or write leaves is for the next.
+pub(crate) fn ring_length(length: usize) -> u32 {
+    length.min(1 << 30) as u32
 }
 
 /// A call that the ring does not know, or need not.
@@ -214,17 +224,15 @@ pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut
     enter_cancel_point()?;
     let fiber = fiber();
     let is_drained = call.direction() == Direction::Read && descriptor.drained.load(Relaxed);
-    let asks_first =
-        is_drained || (call.prefers_ring() && fiber.is_some_and(|(worker, me)| worker.shares_ring() && !me.must_not_suspend()));
+    let asks = |(worker, me): (&Worker, &Control)| (is_drained || (call.prefers_ring() && worker.shares_ring())) && !me.must_not_suspend();
+    let asks_first = fiber.is_some_and(asks) && !descriptor.is_nonblocking();
     let seen = descriptor.watch.get().map(|readiness| readiness.seen(call.direction()));
     if !asks_first && let Some(done) = attempt(descriptor, &mut call) {
-        if let Some((worker, me)) = fiber {
-            worker.count_gift(me);
-        }
+        count_gift();
         return done;
     }
     if descriptor.is_nonblocking() {
-        return attempt(descriptor, &mut call).unwrap_or_else(|| Err(would_block()));
+        return Err(would_block());
     }
     let me = Me::to_wait();
     match &me {
@@ -240,6 +248,25 @@ pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut
                 }
             }
         }
+    }
+}
+
+/// As [`perform`], where nothing tells when another try is worth it: gives `None` in place of a wait.
+#[track_caller]
+pub(crate) fn perform_at_once<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, call: &mut C) -> io::Result<Option<C::Output>> {
+    enter_cancel_point()?;
+    let done = attempt(descriptor, call).transpose()?;
+    if done.is_some() {
+        count_gift();
+    }
+    Ok(done)
+}
+
+/// The caller has done I/O without having had to wait.
+#[inline]
+fn count_gift() {
+    if let Some((worker, me)) = fiber() {
+        worker.count_gift(me);
     }
 }
 
@@ -439,7 +466,7 @@ fn wait_at_epoll<S: AsFd, C: Call<S>>(
             && !readiness.is_drained(direction, seen)
             && let Some(done) = attempt(descriptor, call)
         {
-            if matches!(&done, Ok(output) if call.drains(output)) {
+            if matches!(&done, Ok(output) if call.empties(output)) {
                 readiness.note_drained(direction, seen);
             }
             return done;
@@ -483,9 +510,10 @@ fn wait_for_edge(fiber: &Caller<'_>, waits: &Waits, deadline_ns: u64) -> io::Res
     Ok(ended?)
 }
 
+/// Not `POLLPRI`: no call of ours takes urgent data, so it would stay, and one that waits for the rest would never sleep.
 fn poll_bits(direction: Direction) -> libc::c_short {
     match direction {
-        Direction::Read => libc::POLLIN | libc::POLLRDHUP | libc::POLLPRI,
+        Direction::Read => libc::POLLIN | libc::POLLRDHUP,
         Direction::Write => libc::POLLOUT,
     }
 }

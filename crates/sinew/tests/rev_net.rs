@@ -1,0 +1,396 @@
+//! Sockets where a hostile reviewer looked: short reads that are not the end, queues nothing tells of, clones, regions, huge buffers.
+
+mod common;
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use sinew::net::unix::{UnixDatagram, UnixListener, UnixStream};
+use sinew::net::{TcpListener, TcpStream};
+use sinew::{Io, Runtime};
+
+/// Runs `f` as a fiber on each driver, with one worker.
+fn on_both(f: impl Fn() + Send + Sync) {
+    for io in [Io::Uring, Io::Epoll] {
+        let runtime = Runtime::builder().workers(1).io(io).build().expect("a runtime");
+        runtime.run(&f);
+        runtime.shutdown_timeout(Duration::from_secs(10)).unwrap_or_else(|left| panic!("{io:?}: {left:?}"));
+    }
+}
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
+/// Sends without suspending.
+fn send(fd: &impl AsRawFd, bytes: &[u8], flags: libc::c_int) {
+    // SAFETY: the bytes outlive the call.
+    let sent = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    assert_eq!(sent, bytes.len() as isize, "{}", io::Error::last_os_error());
+}
+
+/// Sends one byte with a descriptor, without suspending.
+fn send_with_descriptor(fd: &impl AsRawFd, passed: &impl AsRawFd) {
+    let mut byte = [b'f'];
+    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    let mut room = [0u64; 4];
+    // SAFETY: all that the message points to outlives the call; there is room for one descriptor.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = room.as_mut_ptr().cast();
+        message.msg_controllen = libc::CMSG_SPACE(4) as _;
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(4) as _;
+        libc::CMSG_DATA(header).cast::<libc::c_int>().write_unaligned(passed.as_raw_fd());
+        assert_eq!(libc::sendmsg(fd.as_raw_fd(), &raw const message, 0), 1, "{}", io::Error::last_os_error());
+    }
+}
+
+/// What this thread, or the worker of this fiber, has used of a processor.
+fn cpu() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it is written to.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// Reads until `wanted` bytes have come, or for too long.
+fn read_all(mut from: impl Read, wanted: usize) -> Vec<u8> {
+    let mut got = Vec::new();
+    let read = sinew::timeout(Duration::from_secs(3), || {
+        while got.len() < wanted {
+            let mut buf = [0; 64];
+            let Ok(n) = from.read(&mut buf) else { break };
+            got.extend_from_slice(&buf[..n]);
+        }
+    });
+    assert!(read.is_ok(), "stuck after {:?}", String::from_utf8_lossy(&got));
+    got
+}
+
+#[test]
+fn a_read_that_stops_at_urgent_data_is_not_the_last() {
+    on_both(|| {
+        let (near, far) = pair();
+        let reader = sinew::spawn(move || read_all(near, 5));
+        sinew::sleep(Duration::from_millis(2));
+        send(&far, b"abc", 0);
+        send(&far, b"!", libc::MSG_OOB);
+        send(&far, b"de", 0);
+        assert_eq!(reader.join().unwrap(), b"abcde");
+    });
+}
+
+#[test]
+fn a_read_that_stops_at_a_passed_descriptor_is_not_the_last() {
+    on_both(|| {
+        let (near, far) = UnixStream::pair().unwrap();
+        let reader = sinew::spawn(move || read_all(near, 4));
+        sinew::sleep(Duration::from_millis(2));
+        send_with_descriptor(&far, &io::stdin());
+        send(&far, b"abc", 0);
+        assert_eq!(reader.join().unwrap(), b"fabc");
+    });
+}
+
+#[test]
+fn urgent_data_alone_is_nothing_to_read_and_costs_no_time() {
+    let wait = || {
+        let (near, far) = pair();
+        send(&far, b"!", libc::MSG_OOB);
+        near.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
+        let before = cpu();
+        let _ = near.peek(&mut [0; 8]).unwrap_err();
+        let used = cpu() - before;
+        assert!(used < Duration::from_millis(150), "{used:?} of 400 ms");
+    };
+    on_both(wait);
+    wait();
+}
+
+#[test]
+fn a_region_reads_what_is_there() {
+    on_both(|| {
+        let (mut near, far) = pair();
+        send(&far, b"one", 0);
+        assert_eq!(near.read(&mut [0; 64]).unwrap(), 3);
+        send(&far, b"two", 0);
+        assert_eq!(sinew::no_suspend(|| near.read(&mut [0; 64])).unwrap(), 3);
+    });
+}
+
+#[test]
+fn a_datagram_to_a_full_queue_is_sent_when_there_is_room() {
+    let dir = std::env::temp_dir().join(format!("sinew-rev-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    on_both(|| {
+        let path = dir.join("queue");
+        let _ = std::fs::remove_file(&path);
+        let to = UnixDatagram::bind(&path).unwrap();
+        let from = UnixDatagram::unbound().unwrap();
+        // By others: what is taken of ours wakes us. By several: each may have so much under way.
+        let mut others = Vec::new();
+        loop {
+            let other = std::os::unix::net::UnixDatagram::unbound().unwrap();
+            other.set_nonblocking(true).unwrap();
+            let sent = (0..).take_while(|_| other.send_to(b"x", &path).is_ok()).count();
+            others.push(other);
+            if sent == 0 {
+                break;
+            }
+        }
+        let sender = sinew::spawn({
+            let path = path.clone();
+            move || sinew::timeout(Duration::from_secs(3), || from.send_to(b"last", &path))
+        });
+        let before = cpu();
+        sinew::sleep(Duration::from_millis(400));
+        let used = cpu() - before;
+        assert!(used < Duration::from_millis(150), "{used:?} of 400 ms");
+        let mut buf = [0; 8];
+        while to.recv(&mut buf).unwrap() != 4 {}
+        assert_eq!(sender.join().unwrap().expect("it hangs").unwrap(), 4);
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_full_abstract_listener_blocks_no_worker() {
+    on_both(|| {
+        let name = format!("sinew-rev-{}-{:?}", std::process::id(), std::time::Instant::now());
+        let addr = std::os::unix::net::SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
+        let listener = std::os::unix::net::UnixListener::bind_addr(&addr).unwrap();
+        // SAFETY: no memory is involved.
+        unsafe { libc::listen(listener.as_raw_fd(), 0) };
+        let first = UnixStream::connect_addr(&addr).unwrap();
+        let second = sinew::spawn({
+            let addr = addr.clone();
+            move || UnixStream::connect_addr(&addr).map(drop)
+        });
+        let acceptor = sinew::spawn(move || {
+            sinew::sleep(Duration::from_millis(2));
+            let listener = UnixListener::from(listener);
+            (0..2).for_each(|_| drop(listener.accept().unwrap()));
+        });
+        second.join().unwrap().unwrap();
+        acceptor.join().unwrap();
+        drop(first);
+    });
+}
+
+#[test]
+fn a_clone_of_what_std_has_got_blocks_no_worker() {
+    on_both(|| {
+        let (near, mut far) = pair();
+        let clone = near.try_clone().unwrap();
+        let std = std::net::TcpStream::from(near);
+        let reader = sinew::spawn(move || read_all(clone, 3));
+        let writer = sinew::spawn(move || far.write_all(b"abc"));
+        assert_eq!(reader.join().unwrap(), b"abc");
+        writer.join().unwrap().unwrap();
+        drop(OwnedFd::from(std));
+    });
+}
+
+#[test]
+fn buffers_of_gigabytes_are_buffers() {
+    on_both(|| {
+        let (mut near, mut far) = pair();
+        far.write_all(b"x").unwrap();
+        assert_eq!(near.read(&mut [0; 8]).unwrap(), 1);
+        let reader = sinew::spawn(move || {
+            let mut buf = vec![0; 3 << 30];
+            let read = near.read(&mut buf);
+            (read, buf[0])
+        });
+        sinew::sleep(Duration::from_millis(5));
+        far.write_all(b"hello").unwrap();
+        let (read, first) = reader.join().unwrap();
+        assert_eq!((read.unwrap(), first), (5, b'h'));
+    });
+}
+
+#[test]
+fn a_huge_write_is_a_write() {
+    on_both(|| {
+        let (mut near, mut far) = pair();
+        let reader = sinew::spawn(move || far.read(&mut [0; 64]));
+        sinew::yield_now();
+        let buf = vec![0; 3 << 30];
+        assert!(near.write(&buf).unwrap() > 0);
+        reader.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn io_works_where_fibers_end() {
+    struct Reads(Arc<UnixStream>);
+    impl Drop for Reads {
+        fn drop(&mut self) {
+            let mut buf = [0; 1];
+            (&*self.0).read_exact(&mut buf).unwrap();
+            (&*self.0).write_all(&buf).unwrap();
+        }
+    }
+    on_both(|| {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let near = Arc::new(near);
+        // While it unwinds.
+        let fiber = sinew::spawn({
+            let reads = Reads(near.clone());
+            move || {
+                let _reads = reads;
+                std::panic::resume_unwind(Box::new(1));
+            }
+        });
+        sinew::sleep(Duration::from_millis(1));
+        far.write_all(b"a").unwrap();
+        assert!(fiber.join().is_err());
+        // In the drop of an outcome that nobody takes.
+        drop(sinew::spawn({
+            let reads = Reads(near.clone());
+            move || reads
+        }));
+        sinew::sleep(Duration::from_millis(1));
+        far.write_all(b"b").unwrap();
+        let mut buf = [0; 2];
+        far.read_exact(&mut buf).unwrap();
+        assert_eq!(&buf, b"ab");
+    });
+}
+
+#[test]
+fn io_works_in_a_destructor_of_a_thread() {
+    struct Reads(UnixStream);
+    impl Drop for Reads {
+        fn drop(&mut self) {
+            let mut buf = [0; 1];
+            self.0.read_exact(&mut buf).unwrap();
+            self.0.write_all(&buf).unwrap();
+        }
+    }
+    std::thread_local!(static READS: std::cell::RefCell<Option<Reads>> = const { std::cell::RefCell::new(None) });
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let thread = std::thread::spawn(move || {
+        READS.with(|reads| *reads.borrow_mut() = Some(Reads(near)));
+        sinew::yield_now();
+    });
+    far.write_all(b"a").unwrap();
+    let mut buf = [0; 1];
+    far.read_exact(&mut buf).unwrap();
+    thread.join().unwrap();
+}
+
+/// The first I/O of a process meets a shortage of descriptors: that settles nothing.
+#[test]
+fn a_shortage_of_descriptors_is_no_refusal_of_the_ring() {
+    const NAME: &str = "a_shortage_of_descriptors_is_no_refusal_of_the_ring";
+    if !common::is_child(NAME) {
+        let child = common::in_child(NAME, &[]);
+        let said = String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success() && !said.contains("I/O goes by epoll"), "{said}");
+        return;
+    }
+    Runtime::builder().workers(1).io(Io::Auto).build().unwrap().run(|| {
+        let (near, far) = UnixStream::pair().unwrap();
+        let hogs: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+        assert_eq!((&near).read(&mut [0; 8]).unwrap_err().raw_os_error(), Some(libc::EMFILE));
+        drop(hogs);
+        send(&far, b"abc", 0);
+        assert_eq!(read_all(&near, 3), b"abc");
+        assert_eq!(sinew::timeout(Duration::from_millis(1), || (&near).read(&mut [0; 8]).is_err()).ok(), None);
+    });
+}
+
+/// Fibers that are always ready, and compute between their yields: a socket waits for a round of them or two, and not for hundreds of turns.
+#[test]
+fn fibers_that_compute_do_not_hide_a_socket() {
+    for io in [Io::Uring, Io::Epoll] {
+        let runtime = Runtime::builder().workers(1).io(io).build().unwrap();
+        let longest = runtime.run(|| {
+            let (near, far) = UnixStream::pair().unwrap();
+            let (rounds, read_at) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+            let reader = sinew::spawn({
+                let (rounds, read_at) = (rounds.clone(), read_at.clone());
+                move || {
+                    while (&far).read(&mut [0; 1]).unwrap() == 1 {
+                        read_at.store(rounds.load(Relaxed), Relaxed);
+                    }
+                }
+            });
+            let crowd: Vec<_> = (0..50)
+                .map(|_| {
+                    let rounds = rounds.clone();
+                    sinew::spawn(move || {
+                        while !sinew::cancelled() {
+                            let begun = Instant::now();
+                            while begun.elapsed() < Duration::from_micros(150) {}
+                            rounds.fetch_add(1, Relaxed);
+                            sinew::yield_now();
+                        }
+                    })
+                })
+                .collect();
+            let waited = (0..8u64).map(|_| {
+                let begun_at = rounds.load(Relaxed);
+                common::until(|| rounds.load(Relaxed) > begun_at + 110);
+                send(&near, b"x", 0);
+                let sent_at = rounds.load(Relaxed);
+                common::until(|| read_at.load(Relaxed) >= sent_at);
+                read_at.load(Relaxed) - sent_at
+            });
+            let longest = waited.max().unwrap();
+            crowd.iter().for_each(|fiber| fiber.cancel());
+            drop(near);
+            reader.join().unwrap();
+            longest
+        });
+        assert!(longest <= 110, "{io:?}: {longest} rounds between a write and the read");
+    }
+}
+
+/// A socket that a fiber of a ring, one of epoll and a thread read from at once: all that is written is read by one of them.
+#[test]
+fn readers_of_both_drivers_and_a_thread_share_a_socket() {
+    const BYTES: u64 = 200_000;
+    let (near, far) = UnixStream::pair().unwrap();
+    let (far, got) = (Arc::new(far), Arc::new(AtomicU64::new(0)));
+    let runtimes = [Io::Uring, Io::Epoll].map(|io| Runtime::builder().workers(1).io(io).build().unwrap());
+    let read = |far: Arc<UnixStream>, got: Arc<AtomicU64>| {
+        move || {
+            let mut buf = [0; 100];
+            loop {
+                match (&*far).read(&mut buf).unwrap() {
+                    0 => break,
+                    n => got.fetch_add(n as u64, Relaxed),
+                };
+            }
+        }
+    };
+    let fibers: Vec<_> = runtimes.iter().flat_map(|rt| [rt, rt]).map(|rt| rt.spawn(read(far.clone(), got.clone()))).collect();
+    let thread = std::thread::spawn(read(far.clone(), got.clone()));
+    let mut sent = 0;
+    while sent < BYTES {
+        let n = 1 + sent % 37;
+        (&near).write_all(&[1; 64][..n as usize]).unwrap();
+        sent += n;
+        if sent % 5 == 0 {
+            // Now and then they have taken all, and wait.
+            common::until(|| got.load(Relaxed) == sent);
+        }
+    }
+    near.shutdown(std::net::Shutdown::Write).unwrap();
+    fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+    thread.join().unwrap();
+    assert_eq!(got.load(Relaxed), sent);
+}

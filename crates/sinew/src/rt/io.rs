@@ -426,12 +426,23 @@ fn await_answer(worker: &Worker, control: &Control, completion: &Completion, why
     }
 }
 
-/// Asks the ring to give an operation up, and waits for its answer all the same.
+/// Asks the ring to give an operation up, and waits for its answer all the same. Asks again from time to time: an operation that the kernel is just about to try once more is not found by the first.
 #[cold]
 fn give_up(worker: &Worker, control: &Control, completion: &Completion, why: At) {
-    with_ring(worker, |ring| ring.cancel(completion));
-    await_answer(worker, control, completion, why);
+    let mut pause_ns = GIVE_UP_PAUSE_NS;
+    while completion.result().is_none() {
+        with_ring(worker, |ring| ring.cancel(completion));
+        control.note_why(Why::At(why));
+        control.state.begin_wait();
+        // SAFETY: F2 - `control` is the fiber that runs here; the ring's answer or the deadline ends the wait.
+        unsafe { worker.suspend_until(control, clock::now_ns() + pause_ns) };
+        pause_ns = (pause_ns * 2).min(GIVE_UP_PAUSE_NS_MAX);
+    }
 }
+
+/// Between two wishes to give an operation up. Arbitrary: the first is enough but for a rare race.
+const GIVE_UP_PAUSE_NS: u64 = 1_000_000;
+const GIVE_UP_PAUSE_NS_MAX: u64 = 100_000_000;
 
 fn with_ring<T>(worker: &Worker, f: impl FnOnce(&mut crate::event::uring::Uring) -> T) -> T {
     let used = worker.with_source(|source| match source {

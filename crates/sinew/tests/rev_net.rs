@@ -394,3 +394,63 @@ fn readers_of_both_drivers_and_a_thread_share_a_socket() {
     thread.join().unwrap();
     assert_eq!(got.load(Relaxed), sent);
 }
+
+/// Many accept at one listener, on two workers; some give up all the time, in the moment in which they are woken perhaps. No connection is left without one who comes for it, and few run for it.
+#[test]
+fn a_crowd_at_a_listener_takes_every_connection() {
+    const CONNECTIONS: usize = 500;
+    for io in [Io::Uring, Io::Epoll] {
+        let runtime = Runtime::builder().workers(2).io(io).build().unwrap();
+        runtime.run(|| {
+            let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+            let addr = listener.local_addr().unwrap();
+            let crowd: Vec<_> = (0..60)
+                .map(|i| {
+                    let listener = listener.clone();
+                    sinew::spawn(move || {
+                        while !sinew::cancelled() {
+                            match i % 3 {
+                                0 => drop(sinew::timeout(Duration::from_micros(50 + i), || listener.accept())),
+                                _ => drop(listener.accept()),
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let late = sinew::timeout(Duration::from_secs(20), || {
+                for _ in 0..CONNECTIONS / 2 {
+                    // Two at once: one edge for both, perhaps.
+                    let both = [(); 2].map(|()| TcpStream::connect(addr).unwrap());
+                    both.iter().for_each(|mut stream| drop(stream.read(&mut [0; 1])));
+                }
+            });
+            assert!(late.is_ok(), "{io:?}: a connection was left");
+            crowd.iter().for_each(|fiber| fiber.cancel());
+            crowd.into_iter().for_each(|fiber| fiber.join().unwrap());
+        });
+    }
+}
+
+/// A thousand accept at one listener: a connection costs the switches of two of them.
+#[test]
+fn a_connection_does_not_wake_a_crowd() {
+    on_both(|| {
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+        let addr = listener.local_addr().unwrap();
+        let crowd: Vec<_> = (0..1000)
+            .map(|_| {
+                let listener = listener.clone();
+                sinew::spawn(move || while listener.accept().is_ok() {})
+            })
+            .collect();
+        sinew::sleep(Duration::from_millis(20));
+        let before = cpu();
+        for _ in 0..200 {
+            let _ = TcpStream::connect(addr).unwrap().read(&mut [0; 1]);
+        }
+        let used = cpu() - before;
+        // 25 ms in a debug build; 1,200 ms when all are woken.
+        assert!(used < Duration::from_millis(500), "{used:?} for 200 connections");
+        crowd.iter().for_each(|fiber| fiber.cancel());
+    });
+}

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! I1. The data of an event is the address of a [`Readiness`], which is never freed, or 0 for the bell.
-//! I2. A worker that sleeps here is woken by every event of its instance, whoever waits for it.
+//! I2. A worker that sleeps here is woken by every event of its instance, whoever waits for it. Its events wake its own fibers only.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -84,7 +84,7 @@ impl Epoll {
             told.directions[Direction::Read as usize] = ended || bits & libc::EPOLLIN != 0;
             told.directions[Direction::Write as usize] = bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) != 0;
             // SAFETY: I1.
-            unsafe { &*(data as *const Readiness) }.edge(told, |claimed| {
+            unsafe { &*(data as *const Readiness) }.edge(self.instance, told, |claimed| {
                 debug_assert_eq!(claimed.kind, Kind::Fiber, "threads poll by themselves");
                 // SAFETY: F1 - a claimed fiber is ours, and in no list, until it is made ready.
                 unsafe { woken.push(claimed.control.cast_mut()) };

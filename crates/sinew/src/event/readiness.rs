@@ -8,7 +8,11 @@
 //! where a descriptor was passed.)
 //!
 //! # Which instance holds a descriptor
-//! That of each worker whose fibers have waited for it. An edge then comes by each of them, and the first ends all waits; so a worker that computes for long delays no other's fibers.
+//! That of each worker whose fibers have waited for it. An edge then comes by each of them, to those of that worker; so a worker that computes for long delays no other's fibers.
+//!
+//! # Who is woken
+//! The first of that worker's fibers. If its try succeeds there may be more, and it wakes the next; if not, nobody's would. So of a thousand fibers that accept at one listener two run per
+//! connection, and not a thousand. (All calls in one direction succeed or block alike.)
 //!
 //! # Invariants
 //! I1. A `Readiness` is never freed: an event that was fetched before its descriptor was closed may still name it. To its next owner such an event is one try in vain. (So there is no need for a
@@ -44,6 +48,8 @@ struct Side {
     edges: AtomicU32,
     /// The number of edges at which a try is known to be in vain, plus one.
     drained: AtomicU32,
+    /// Two have waited at once, some time.
+    crowded: AtomicU32,
     /// The peer has closed, or there was an error, or urgent data: every try may succeed.
     never_drained: AtomicU32,
 }
@@ -55,33 +61,40 @@ pub(crate) struct Readiness {
 }
 
 pub(crate) struct Waiting {
+    instances: Vec<Instance>,
+}
+
+/// An instance that holds the descriptor, and its worker's fibers that wait.
+struct Instance {
+    number: u64,
     waiters: [Waiters; 2],
-    /// The instances that hold the descriptor.
-    instances: Vec<u64>,
 }
 
 impl Waiting {
-    /// # Safety
-    /// As [`Waiters::push`].
-    pub(crate) unsafe fn push(&mut self, direction: Direction, waiter: &Waiter) {
-        // SAFETY: the caller's promise.
-        unsafe { self.waiters[direction as usize].push(waiter) };
+    fn waiters(&mut self, instance: u64, direction: Direction) -> Option<&mut Waiters> {
+        let held = self.instances.iter_mut().find(|held| held.number == instance)?;
+        Some(&mut held.waiters[direction as usize])
     }
 
     /// # Safety
     /// As [`Waiters::remove`].
-    pub(crate) unsafe fn remove(&mut self, direction: Direction, waiter: &Waiter) {
+    pub(crate) unsafe fn remove(&mut self, instance: u64, direction: Direction, waiter: &Waiter) {
+        let waiters = self.waiters(instance, direction).expect("it was registered before it was waited at");
         // SAFETY: the caller's promise.
-        unsafe { self.waiters[direction as usize].remove(waiter) };
+        unsafe { waiters.remove(waiter) };
+    }
+
+    fn claim(&mut self, instance: u64, direction: Direction) -> Option<Claimed> {
+        self.waiters(instance, direction)?.claim_first(|()| ())
     }
 
     /// Whether the instance with this number has yet to be told of the descriptor.
     pub(crate) fn must_register(&self, instance: u64) -> bool {
-        !self.instances.contains(&instance)
+        !self.instances.iter().any(|held| held.number == instance)
     }
 
-    pub(crate) fn note_registered(&mut self, instance: u64) {
-        self.instances.push(instance);
+    fn note_registered(&mut self, number: u64) {
+        self.instances.push(Instance { number, waiters: [Waiters::new(), Waiters::new()] });
     }
 }
 
@@ -91,9 +104,9 @@ pub(crate) struct Seen(u32);
 
 impl Readiness {
     fn new() -> Self {
-        let side = || Side { edges: AtomicU32::new(0), drained: AtomicU32::new(0), never_drained: AtomicU32::new(0) };
-        let waiting = Waiting { waiters: [Waiters::new(), Waiters::new()], instances: Vec::new() };
-        Self { sides: [side(), side()], waiting: Lock::new(waiting) }
+        let zero = || AtomicU32::new(0);
+        let side = || Side { edges: zero(), drained: zero(), crowded: zero(), never_drained: zero() };
+        Self { sides: [side(), side()], waiting: Lock::new(Waiting { instances: Vec::new() }) }
     }
 
     /// To be read before a try.
@@ -126,8 +139,30 @@ impl Readiness {
         self.sides[direction as usize].edges.load(Relaxed) == seen.0
     }
 
-    /// The kernel has told; hands each whose wait that ended to `woken`, after the unlock or, if it is of another worker, at any time.
-    pub(crate) fn edge(&self, told: Told, mut woken: impl FnMut(Claimed)) {
+    /// Queues a fiber of the worker with `instance`, under the lock, which `waiting` is.
+    ///
+    /// # Safety
+    /// As [`Waiters::push`].
+    pub(crate) unsafe fn push(&self, waiting: &mut Waiting, instance: u64, direction: Direction, waiter: &Waiter) {
+        let waiters = waiting.waiters(instance, direction).expect("it was registered before it is waited at");
+        if !waiters.is_empty() {
+            self.sides[direction as usize].crowded.store(1, Relaxed);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { waiters.push(waiter) };
+    }
+
+    /// One that was woken has succeeded: claims the next of its worker's. (They are of one thread, so its relaxed look sees who was queued beside it.)
+    #[inline]
+    pub(crate) fn claim_next(&self, instance: u64, direction: Direction) -> Option<Claimed> {
+        if self.sides[direction as usize].crowded.load(Relaxed) == 0 {
+            return None;
+        }
+        self.waiting.lock().claim(instance, direction)
+    }
+
+    /// The instance with this number has told; hands whom that wakes to `woken`, who makes them ready after this.
+    pub(crate) fn edge(&self, instance: u64, told: Told, mut woken: impl FnMut(Claimed)) {
         let mut waiting = self.waiting.lock();
         for direction in BOTH {
             let side = &self.sides[direction as usize];
@@ -137,7 +172,7 @@ impl Readiness {
             if told.directions[direction as usize] {
                 // Release: meets the Acquire in `seen`.
                 side.edges.fetch_add(1, Release);
-                while let Some(claimed) = waiting.waiters[direction as usize].claim_first(|()| ()) {
+                if let Some(claimed) = waiting.claim(instance, direction) {
                     woken(claimed);
                 }
             }
@@ -146,10 +181,12 @@ impl Readiness {
 
     fn vacate(&self) {
         let mut waiting = self.waiting.lock();
-        debug_assert!(waiting.waiters.iter().all(Waiters::is_empty), "a descriptor was closed by its owner while somebody waits at it");
+        let nobody = |held: &Instance| held.waiters.iter().all(Waiters::is_empty);
+        debug_assert!(waiting.instances.iter().all(nobody), "a descriptor was closed by its owner while somebody waits at it");
         waiting.instances.clear();
         for side in &self.sides {
             side.drained.store(0, Relaxed);
+            side.crowded.store(0, Relaxed);
             side.never_drained.store(0, Relaxed);
             // What a late event says of the last owner is not said of the next at the same number.
             side.edges.fetch_add(1, Release);

@@ -32,7 +32,7 @@ use crate::fiber::state::{Cause, Ends};
 use crate::fiber::waiters::Waiter;
 use crate::fiber::why::{At, Why};
 use crate::os::clock;
-use crate::sched::worker::Worker;
+use crate::sched::worker::{Worker, make_ready};
 
 /// One operation on a descriptor that holds an `S`.
 pub(crate) trait Call<S> {
@@ -468,6 +468,7 @@ fn wait_at_epoll<S: AsFd, C: Call<S>>(
         tried = Some(readiness.seen(direction));
         register(readiness, descriptor.raw_fd(), epoll, instance)?;
     }
+    let mut was_woken = false;
     loop {
         let (seen, tries) = match tried.take() {
             Some(seen) => (seen, false),
@@ -480,18 +481,23 @@ fn wait_at_epoll<S: AsFd, C: Call<S>>(
             if matches!(&done, Ok(output) if call.empties(output)) {
                 readiness.note_drained(direction, seen);
             }
+            if was_woken && let Some(next) = readiness.claim_next(instance, direction) {
+                make_ready(next);
+            }
             return done;
         }
-        let waits = Waits { readiness, direction, seen, why: call.why() };
+        let waits = Waits { readiness, instance, direction, seen, why: call.why() };
         if wait_for_edge(fiber, &waits, deadline_ns)? == Cause::TimedOut {
             return attempt(descriptor, call).unwrap_or_else(|| Err(would_block()));
         }
+        was_woken = true;
     }
 }
 
 /// What a fiber waits for at epoll.
 struct Waits {
     readiness: &'static Readiness,
+    instance: u64,
     direction: Direction,
     seen: Seen,
     why: At,
@@ -500,7 +506,7 @@ struct Waits {
 /// Waits until epoll has told of something that came after what was seen.
 fn wait_for_edge(fiber: &Caller<'_>, waits: &Waits, deadline_ns: u64) -> io::Result<Cause> {
     let Caller { point, worker, control } = fiber;
-    let Waits { readiness, direction, seen, why } = *waits;
+    let Waits { readiness, instance, direction, seen, why } = *waits;
     let waiter = Waiter::new(control, ());
     {
         let mut waiting = readiness.lock();
@@ -512,11 +518,11 @@ fn wait_for_edge(fiber: &Caller<'_>, waits: &Waits, deadline_ns: u64) -> io::Res
             return Err(point.fail().into());
         }
         // SAFETY: it is new, and stays in this frame until its wait is over.
-        unsafe { waiting.push(direction, &waiter) };
+        unsafe { readiness.push(&mut waiting, instance, direction, &waiter) };
     }
     worker.count_source_wait(1);
     // SAFETY: the wait was begun above, with a waiter under the lock; an edge, a cancel or the deadline ends it.
-    let ended = unsafe { point.wait_at(readiness.waiting(), deadline_ns, |waiting| waiting.remove(direction, &waiter)) };
+    let ended = unsafe { point.wait_at(readiness.waiting(), deadline_ns, |waiting| waiting.remove(instance, direction, &waiter)) };
     worker.count_source_wait(-1);
     Ok(ended?)
 }
@@ -630,7 +636,7 @@ fn poll_by_epoll(fiber: &Caller<'_>, (epoll, instance): (RawFd, u64), fd: Borrow
     let mut seen = readiness.seen(direction);
     register(readiness, own.as_raw_fd(), epoll, instance)?;
     let ended = loop {
-        let waits = Waits { readiness, direction, seen, why: why(direction) };
+        let waits = Waits { readiness, instance, direction, seen, why: why(direction) };
         match wait_for_edge(fiber, &waits, u64::MAX) {
             Err(error) => break Err(error),
             Ok(_) => seen = readiness.seen(direction),

@@ -130,6 +130,16 @@ fn a_region_reads_what_is_there() {
 }
 
 #[test]
+fn a_refusal_to_wait_names_the_caller() {
+    on_both(|| {
+        let (mut near, _far) = pair();
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sinew::no_suspend(|| near.read(&mut [0; 8]).is_ok())));
+        let message = refused.unwrap_err().downcast::<String>().unwrap();
+        assert!(message.contains(&format!("a call at {}", file!())), "{message}");
+    });
+}
+
+#[test]
 fn a_datagram_to_a_full_queue_is_sent_when_there_is_room() {
     let dir = std::env::temp_dir().join(format!("sinew-rev-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();

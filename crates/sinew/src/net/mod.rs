@@ -184,20 +184,24 @@ macro_rules! timeouts {
 macro_rules! stream {
     ($socket:ident, $short:ident) => {
         impl std::io::Read for &$socket {
+            #[track_caller]
             fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
                 calls::receive(&self.descriptor, buf, calls::Short::$short)
             }
 
+            #[track_caller]
             fn read_vectored(&mut self, bufs: &mut [std::io::IoSliceMut<'_>]) -> std::io::Result<usize> {
                 perform(&self.descriptor, Try(Direction::Read, |mut socket: &_| std::io::Read::read_vectored(&mut socket, bufs)))
             }
         }
 
         impl std::io::Write for &$socket {
+            #[track_caller]
             fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
                 calls::send(&self.descriptor, buf)
             }
 
+            #[track_caller]
             fn write_vectored(&mut self, bufs: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
                 perform(&self.descriptor, Try(Direction::Write, |mut socket: &_| std::io::Write::write_vectored(&mut socket, bufs)))
             }
@@ -208,20 +212,24 @@ macro_rules! stream {
         }
 
         impl std::io::Read for $socket {
+            #[track_caller]
             fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
                 (&*self).read(buf)
             }
 
+            #[track_caller]
             fn read_vectored(&mut self, bufs: &mut [std::io::IoSliceMut<'_>]) -> std::io::Result<usize> {
                 (&*self).read_vectored(bufs)
             }
         }
 
         impl std::io::Write for $socket {
+            #[track_caller]
             fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
                 (&*self).write(buf)
             }
 
+            #[track_caller]
             fn write_vectored(&mut self, bufs: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
                 (&*self).write_vectored(bufs)
             }

@@ -109,11 +109,18 @@ pub(crate) enum Source {
 
 impl Source {
     /// Opens one that `bell` wakes. The bell outlives it.
-    pub(crate) fn open(driver: Driver, bell: &Bell) -> io::Result<Self> {
-        Ok(match driver {
-            Driver::Uring => Source::Uring(Box::new(Uring::open(bell)?)),
-            Driver::Epoll => Source::Epoll(Box::new(Epoll::open(bell)?)),
-        })
+    ///
+    /// # Errors
+    /// What the system says. With [`Io::Auto`] a ring that one worker is refused, for want of memory, is no error: that worker has an epoll instance then.
+    pub(crate) fn open(io: Io, bell: &Bell) -> io::Result<Self> {
+        match Driver::choose(io)? {
+            Driver::Uring => match Uring::open(bell) {
+                Ok(ring) => Ok(Source::Uring(Box::new(ring))),
+                Err(_) if io == Io::Auto => Self::open(Io::Epoll, bell),
+                Err(error) => Err(error),
+            },
+            Driver::Epoll => Ok(Source::Epoll(Box::new(Epoll::open(bell)?))),
+        }
     }
 
     pub(crate) fn is_ring(&self) -> bool {

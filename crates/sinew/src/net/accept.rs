@@ -4,6 +4,7 @@
 //! longer each time and tries again; and says so, once per shortage.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::rt::cancel::cancelled;
@@ -12,6 +13,9 @@ use crate::rt::wait::{Me, sleep};
 /// The waits between tries. Arbitrary: soon enough to go unnoticed when it was a peak, and 10 tries a second while it lasts.
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
+
+/// Whether the shortage there is has been told of, by any listener.
+static SAID: AtomicBool = AtomicBool::new(false);
 
 /// Accepts by `accept`, and waits where it fails for want of descriptors or memory. A connection that was aborted before it was accepted is no error of the listener.
 ///
@@ -23,7 +27,7 @@ pub(super) fn until_accepted<T>(waits: bool, mut accept: impl FnMut() -> io::Res
         match accept() {
             Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EPROTO)) => {}
             Err(error) if waits && is_shortage(&error) => {
-                if wait == FIRST_WAIT {
+                if !SAID.swap(true, Relaxed) {
                     eprintln!("sinew: accept waits: {error}; connections stay in the queue until there is room (ulimit -n, or close some)");
                 }
                 sleep(wait);
@@ -33,7 +37,12 @@ pub(super) fn until_accepted<T>(waits: bool, mut accept: impl FnMut() -> io::Res
                 }
                 wait = (wait * 2).min(LONGEST_WAIT);
             }
-            done => return done,
+            done => {
+                if wait != FIRST_WAIT && done.is_ok() {
+                    SAID.store(false, Relaxed);
+                }
+                return done;
+            }
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::base::deque::Stolen;
 use crate::base::list::List;
 use crate::base::prefetch::prefetch;
 use crate::base::wheel::Entry;
-use crate::event::source::{Driver, SOURCE_TURNS, Source};
+use crate::event::source::{SOURCE_TURNS, Source};
 use crate::event::timers::Timers;
 use crate::fiber::hooks::{Region, When};
 use crate::fiber::stack::{self, CLASSES, Stack};
@@ -327,7 +327,7 @@ impl Worker {
         // SAFETY: I1, I2 - `f` is of the runtime, and does not suspend.
         let source = unsafe { &mut *self.source.get() };
         if source.is_none() {
-            *source = Some(Source::open(Driver::choose(self.group.io)?, self.seat().bell()?)?);
+            *source = Some(Source::open(self.group.io, self.seat().bell()?)?);
         }
         Ok(f(source.as_mut().expect("it was opened just now")))
     }

@@ -20,16 +20,6 @@ pub mod source {
         Auto,
     }
 
-    pub enum Driver {
-        Stand,
-    }
-
-    impl Driver {
-        pub fn choose(_io: Io) -> io::Result<Driver> {
-            Ok(Driver::Stand)
-        }
-    }
-
     /// What a fiber waits for here; another thread answers it.
     pub struct Question {
         pub answered: AtomicU32,
@@ -55,7 +45,7 @@ pub mod source {
     }
 
     impl Source {
-        pub fn open(_driver: Driver, bell: &Bell) -> io::Result<Self> {
+        pub fn open(_io: Io, bell: &Bell) -> io::Result<Self> {
             Ok(Self { bell, heard: bell.word().load(Relaxed), asked: RefCell::default() })
         }
 

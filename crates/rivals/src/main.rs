@@ -99,7 +99,7 @@ struct Choice {
     /// Rounds over all systems; 5 by default, 3 with --quick.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
-    /// Smaller and fewer: a first answer in about five minutes.
+    /// Smaller and fewer: a first answer.
     #[arg(long)]
     quick: bool,
     /// Next to nothing: shows that everything runs.

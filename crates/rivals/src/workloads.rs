@@ -8,7 +8,7 @@ use crate::systems::{self, System, Takes};
 pub(crate) enum Scale {
     /// For figures that are quoted.
     Full,
-    /// A first answer in about five minutes.
+    /// A first answer.
     Quick,
     /// Nothing is learnt from it but that everything runs: for tests.
     Tiny,

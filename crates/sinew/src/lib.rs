@@ -51,11 +51,6 @@ pub mod hidden {
         crate::fiber::pool::limit(blocks);
     }
 
-    /// Lets every further look for an `io_uring` fail, as in a container that forbids it.
-    pub fn refuse_ring() {
-        crate::event::source::refuse_ring();
-    }
-
     /// Makes every start of a thread for `blocking` fail, or no longer.
     pub fn fail_blocking_threads(now: bool) {
         crate::os::thread::fail(now);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use common::{On, until};
+use common::{On, pair, until};
 use sinew::net::unix::{UnixDatagram, UnixListener, UnixStream};
 use sinew::net::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use sinew::{Io, Runtime};
@@ -23,14 +23,6 @@ fn on_all(f: impl Fn() + Send + Sync) {
             runtime.shutdown_timeout(Duration::from_secs(10)).unwrap_or_else(|left| panic!("{io:?}, {workers} workers: {left:?}"));
         }
     }
-}
-
-fn pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (far, from) = listener.accept().unwrap();
-    assert_eq!(from, near.local_addr().unwrap());
-    (near, far)
 }
 
 #[test]

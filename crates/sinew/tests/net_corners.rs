@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use common::pair;
 use sinew::net::unix::{UnixDatagram, UnixListener, UnixStream};
 use sinew::net::{TcpListener, TcpStream};
 use sinew::{Io, Runtime};
@@ -20,12 +21,6 @@ fn on_both(f: impl Fn() + Send + Sync) {
         runtime.run(&f);
         runtime.shutdown_timeout(Duration::from_secs(10)).unwrap_or_else(|left| panic!("{io:?}: {left:?}"));
     }
-}
-
-fn pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (near, listener.accept().unwrap().0)
 }
 
 /// Sends without suspending.

@@ -9,18 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use common::{in_child, is_child, rounds, until};
+use common::{in_child, is_child, pair, rounds, until};
 use sinew::net::unix::UnixStream;
 use sinew::net::{TcpListener, TcpStream};
 use sinew::{Io, Runtime};
 
 const DRIVERS: [Io; 2] = [Io::Uring, Io::Epoll];
-
-fn pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (near, listener.accept().unwrap().0)
-}
 
 /// A connection, some bytes there and back.
 fn echo_once() {

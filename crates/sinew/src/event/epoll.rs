@@ -123,7 +123,7 @@ impl Epoll {
         // SAFETY: the caller keeps `room`; the limit outlives the call.
         unsafe {
             if !IN_MILLISECONDS.load(Relaxed) && left != Some(0) {
-                let limit = left.map(|left| libc::timespec { tv_sec: (left / 1_000_000_000) as _, tv_nsec: (left % 1_000_000_000) as _ });
+                let limit = left.map(clock::timespec);
                 let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
                 let no_mask = std::ptr::null::<libc::sigset_t>();
                 let found = libc::syscall(libc::SYS_epoll_pwait2, fd, room, most, limit, no_mask, size_of::<u64>());

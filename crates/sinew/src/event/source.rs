@@ -14,7 +14,6 @@
 
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::epoll::Epoll;
 use super::uring::Uring;
@@ -86,18 +85,8 @@ const REMEDY: &str = "ask for Io::Epoll or Io::Auto, or allow it (/proc/sys/kern
 /// What `Auto` came to, once for the process.
 static AUTO: OnceLock<Driver> = OnceLock::new();
 
-static REFUSE_RING: AtomicBool = AtomicBool::new(false);
-
-/// Lets every further look for a ring fail, as in a container that forbids it. For tests.
-pub(crate) fn refuse_ring() {
-    REFUSE_RING.store(true, Ordering::Relaxed);
-}
-
 /// Whether there can be a ring with all that is needed of it.
 fn probe() -> io::Result<()> {
-    if REFUSE_RING.load(Ordering::Relaxed) {
-        return Err(io::Error::from_raw_os_error(libc::EPERM));
-    }
     Uring::open(&Bell::new()?).map(drop)
 }
 

@@ -4,8 +4,8 @@
 //! too. The result of an operation goes straight into the frame that waits for it.
 //!
 //! # Flags
-//! `SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG`: completions are not forced upon a running worker by interrupts, but posted when it asks for them; a flag in memory says that there are some. No other
-//! thread could see them before, but none could use them: the fibers are settled. `COOP_TASKRUN`, where the kernel is older than 6.1, costs the same up to 1,000 connections, and more with 10,000 in
+//! `SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG`: completions are not forced upon a running worker by interrupts, but posted when it asks for them; a flag in memory says that there are some. Until then
+//! no other thread sees them; none could use them, since the fibers are settled. `COOP_TASKRUN`, where the kernel is older than 6.1, costs the same up to 1,000 connections, and more with 10,000 in
 //! one of two noisy sets of runs (docs/uring.md).
 //!
 //! # Invariants
@@ -27,7 +27,7 @@ use crate::fiber::state::Cause;
 use crate::os::bell::Bell;
 use crate::os::clock;
 
-/// Operations that can wait to be told to the kernel. Each is 64 bytes; when they are more, the kernel is entered in between. Arbitrary: four times the switches of a turn.
+/// Operations that can wait to be told to the kernel. Each is 64 bytes; when they are more, the kernel is entered in between. Arbitrary: eight times the switches of a turn.
 const ENTRIES: u32 = 256;
 /// Completions that the ring holds. More are kept by the kernel, and brought by the next call.
 const COMPLETIONS: u32 = 4096;

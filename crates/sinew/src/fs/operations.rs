@@ -26,6 +26,7 @@ use io_uring::types::{Fd, FsyncFlags};
 
 use super::cursor::Cursor;
 use crate::rt::ask::{ask, ask_after, ask_ring_after};
+use crate::rt::io::ring_length;
 
 /// Bytes that are worth a trial on the worker, at most: as long to copy as the way to the pool takes.
 const TRIAL_BYTES_MAX: usize = 64 << 10;
@@ -97,7 +98,8 @@ impl Handle {
         if i64::try_from(offset).is_err() {
             return Err(no_such_offset());
         }
-        let entry = |buffer: &mut &mut [u8]| opcode::Read::new(self.fd(), buffer.as_mut_ptr(), length(buffer)).offset(offset).build();
+        let entry =
+            |buffer: &mut &mut [u8]| opcode::Read::new(self.fd(), buffer.as_mut_ptr(), ring_length(buffer.len())).offset(offset).build();
         let try_here = |buffer: &mut &mut [u8]| self.try_read_at(buffer, offset);
         // SAFETY: the entry points to the buffer.
         unsafe { ask_ring_after(buffer, try_here, entry, |buffer| self.file.read_at(buffer, offset)) }
@@ -108,7 +110,7 @@ impl Handle {
         if i64::try_from(offset).is_err() {
             return Err(no_such_offset());
         }
-        let entry = |bytes: &mut &[u8]| opcode::Write::new(self.fd(), bytes.as_ptr(), length(bytes)).offset(offset).build();
+        let entry = |bytes: &mut &[u8]| opcode::Write::new(self.fd(), bytes.as_ptr(), ring_length(bytes.len())).offset(offset).build();
         // SAFETY: the entry points to the bytes.
         unsafe { ask_ring_after(bytes, |_| None, entry, |bytes| self.file.write_at(bytes, offset)) }
     }
@@ -185,11 +187,6 @@ impl Handle {
 /// As the system says of one that is negative to it. (To the ring the last of them would be the cursor.)
 fn no_such_offset() -> io::Error {
     io::Error::from_raw_os_error(libc::EINVAL)
-}
-
-/// What the ring does at once of so many bytes.
-fn length(bytes: &[u8]) -> u32 {
-    u32::try_from(bytes.len()).unwrap_or(u32::MAX)
 }
 
 /// What is known of the file at `path`.

@@ -7,8 +7,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::rt::cancel::cancelled;
-use crate::rt::wait::{Me, sleep};
+use crate::rt::wait::{enter_cancel_point, sleep};
 
 /// The waits between tries. Arbitrary: soon enough to go unnoticed when it was a peak, and 10 tries a second while it lasts.
 const FIRST_WAIT: Duration = Duration::from_millis(1);
@@ -31,10 +30,7 @@ pub(super) fn until_accepted<T>(waits: bool, mut accept: impl FnMut() -> io::Res
                     eprintln!("sinew: accept waits: {error}; connections stay in the queue until there is room (ulimit -n, or close some)");
                 }
                 sleep(wait);
-                if cancelled() {
-                    // As the next cancel point would say.
-                    Me::now().cancel_point_at_entry()?;
-                }
+                enter_cancel_point()?;
                 wait = (wait * 2).min(LONGEST_WAIT);
             }
             done => {

@@ -171,7 +171,7 @@ pub(super) fn connect<S: AsFd>(descriptor: &Descriptor<S>, addr: &SockAddr, dead
 /// longer is.
 #[track_caller]
 pub(super) fn queue_at_unix<S: AsFd, T>(descriptor: &Descriptor<S>, call: impl FnMut(&S) -> io::Result<T>) -> io::Result<T> {
-    let deadline_ns = descriptor.timeout(Direction::Write).map_or(u64::MAX, clock::deadline_ns);
+    let deadline_ns = descriptor.deadline_ns(Direction::Write);
     let (mut call, mut wait) = (Try(Direction::Write, call), QUEUE_FULL_WAIT);
     loop {
         if let Some(done) = perform_at_once(descriptor, &mut call)? {

@@ -18,6 +18,11 @@ pub(crate) fn deadline_ns(after: Duration) -> u64 {
     u64::try_from(after.as_nanos()).map_or(u64::MAX, |ns| now_ns().saturating_add(ns))
 }
 
+/// So many nanoseconds, as the system counts them.
+pub(crate) fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ }
+}
+
 /// Has the kernel end this thread's sleeps when they are due, and not up to 50 us later, as it does to save power.
 pub(crate) fn sleep_precisely() {
     // SAFETY: sets a number of this thread. Where it is refused, sleeps end later.

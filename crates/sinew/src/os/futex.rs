@@ -19,7 +19,7 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, deadline_ns: u64) {
         if left == 0 {
             return;
         }
-        limit = libc::timespec { tv_sec: (left / 1_000_000_000) as _, tv_nsec: (left % 1_000_000_000) as _ };
+        limit = clock::timespec(left);
         &limit as *const libc::timespec
     };
     // SAFETY: the word is borrowed for the whole call, the limit outlives it; a relative FUTEX_WAIT counts CLOCK_MONOTONIC.

@@ -32,7 +32,7 @@ use crate::fiber::state::{Cause, Ends};
 use crate::fiber::waiters::Waiter;
 use crate::fiber::why::{At, Why};
 use crate::os::clock;
-use crate::sched::worker::{Worker, make_ready};
+use crate::sched::worker::{Worker, make_ready, passed};
 
 /// One operation on a descriptor that holds an `S`.
 pub(crate) trait Call<S> {
@@ -181,7 +181,8 @@ impl<S: AsFd> Descriptor<S> {
         Ok(())
     }
 
-    fn deadline_ns(&self, direction: Direction) -> u64 {
+    /// When a call in this direction that begins now has waited for too long.
+    pub(crate) fn deadline_ns(&self, direction: Direction) -> u64 {
         self.timeout(direction).map_or(u64::MAX, clock::deadline_ns)
     }
 
@@ -364,10 +365,6 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
 const VAIN_PAUSE: Duration = Duration::from_micros(50);
 const VAIN_PAUSE_MAX: Duration = Duration::from_millis(2);
 
-fn passed(deadline_ns: u64) -> bool {
-    deadline_ns != u64::MAX && clock::now_ns() >= deadline_ns
-}
-
 /// Hands an operation to the ring and waits for its answer (I1).
 ///
 /// # Safety
@@ -398,13 +395,13 @@ fn is_undone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ECANCELED | libc::EINTR))
 }
 
-/// Has the ring of the caller's worker do an operation, to its end, whatever happens meanwhile; `None` if the caller is no fiber, may not suspend, or its worker has no ring.
+/// Has the ring of the caller's worker do an operation, to its end, whatever happens meanwhile; `None` if the caller is no fiber, or its worker has no ring. The caller may suspend.
 ///
 /// # Safety
 /// What the entry points to outlives the call, and is the kernel's until it returns.
 pub(crate) unsafe fn complete(why: At, entry: impl FnOnce() -> Entry) -> Option<io::Result<usize>> {
-    let (worker, control) = fiber().filter(|(_, control)| !control.must_not_suspend())?;
-    if !worker.with_source(|source| source.is_ring()).is_ok_and(|is_ring| is_ring) {
+    let (worker, control) = fiber()?;
+    if !worker.with_source(|source| source.is_ring()).unwrap_or(false) {
         return None;
     }
     let completion = Completion::new(control);
@@ -553,10 +550,7 @@ fn wait_as_thread<S: AsFd, C: Call<S>>(me: &Me, descriptor: &Descriptor<S>, call
 fn poll_until(fd: RawFd, direction: Direction, deadline_ns: u64) -> io::Result<bool> {
     loop {
         let mut asked = libc::pollfd { fd, events: poll_bits(direction), revents: 0 };
-        let limit = (deadline_ns != u64::MAX).then(|| {
-            let left = deadline_ns.saturating_sub(clock::now_ns());
-            libc::timespec { tv_sec: (left / 1_000_000_000) as _, tv_nsec: (left % 1_000_000_000) as _ }
-        });
+        let limit = (deadline_ns != u64::MAX).then(|| clock::timespec(deadline_ns.saturating_sub(clock::now_ns())));
         // SAFETY: one entry, and the limit, outlive the call.
         let found = unsafe { libc::ppoll(&mut asked, 1, limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref), std::ptr::null()) };
         match found {

@@ -17,13 +17,13 @@
 //! # std::io::Result::Ok(())
 //! ```
 
-mod bell;
+mod come;
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use bell::Bell;
+use come::Come;
 use signal_hook_registry::{FORBIDDEN, SigId, register, unregister};
 
 use crate::rt::io::{Interest, poll};
@@ -74,7 +74,7 @@ pub fn wait<I: IntoIterator<Item = Signal>>(signals: I) -> io::Result<Signal> {
 /// Several of one kind that come while nobody waits are one, as signals are in the system.
 #[derive(Debug)]
 pub struct Signals {
-    bell: Arc<Bell>,
+    come: Arc<Come>,
     registered: Vec<SigId>,
 }
 
@@ -85,7 +85,7 @@ impl Signals {
     /// `InvalidInput` if there is none among them, one that is none, or one that cannot be waited for: SIGKILL, SIGSTOP, SIGILL, SIGFPE and SIGSEGV. The system's, when there are
     /// too many descriptors.
     pub fn new<I: IntoIterator<Item = Signal>>(signals: I) -> io::Result<Self> {
-        let mut listener = Self { bell: Arc::new(Bell::new()?), registered: Vec::new() };
+        let mut listener = Self { come: Arc::new(Come::new()?), registered: Vec::new() };
         for signal in signals {
             listener.add(signal)?;
         }
@@ -99,9 +99,9 @@ impl Signals {
         if !(1..=NUMBER_MAX).contains(&number) || FORBIDDEN.contains(&number) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} cannot be waited for", Signal(number))));
         }
-        let bell = self.bell.clone();
+        let come = self.come.clone();
         // SAFETY: the action sets a bit of an atomic and makes one system call: fit for a handler of signals. The registry keeps `errno`.
-        self.registered.push(unsafe { register(number, move || bell.ring_for(number)) }?);
+        self.registered.push(unsafe { register(number, move || come.note(number)) }?);
         handle_on_alternate_stack(number)
     }
 
@@ -116,17 +116,17 @@ impl Signals {
     pub fn wait(&self) -> io::Result<Signal> {
         enter_cancel_point()?;
         loop {
-            if let Some(number) = self.bell.take() {
+            if let Some(number) = self.come.take() {
                 return Ok(Signal(number));
             }
-            poll(self.bell.descriptor(), Interest::Readable)?;
-            self.bell.hush();
+            poll(&self.come.bell, Interest::Readable)?;
+            self.come.bell.hush();
         }
     }
 
     /// Gives a signal that has come, if one has.
     pub fn try_wait(&self) -> Option<Signal> {
-        self.bell.take().map(Signal)
+        self.come.take().map(Signal)
     }
 }
 

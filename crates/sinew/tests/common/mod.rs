@@ -4,6 +4,8 @@
 
 use std::process::{Command, Output, Stdio};
 
+use sinew::net::{TcpListener, TcpStream};
+
 const CHILD: &str = "SINEW_TEST_CHILD";
 
 /// Runs the named test of this binary again in a process of its own, with `variables`, and gives how it ended and what it wrote.
@@ -79,6 +81,15 @@ pub fn until(condition: impl Fn() -> bool) {
     while !condition() {
         sinew::yield_now();
     }
+}
+
+/// Two ends of a TCP connection.
+pub fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, from) = listener.accept().unwrap();
+    assert_eq!(from, near.local_addr().unwrap());
+    (near, far)
 }
 
 /// Rounds of a race: the full number when optimised, a fiftieth otherwise.

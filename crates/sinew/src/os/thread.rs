@@ -1,7 +1,9 @@
-//! Starting a thread that nobody joins.
+//! Starting a thread that nobody joins, and the CPUs that a thread may run on.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use super::cpu_list::Show;
 
 static FAIL: AtomicBool = AtomicBool::new(false);
 
@@ -16,4 +18,83 @@ pub(crate) fn start(name: String, body: impl FnOnce() + Send + 'static) -> io::R
 /// Makes every start fail from now on, or no longer; for tests of exhaustion.
 pub(crate) fn fail(now: bool) {
     FAIL.store(now, Relaxed);
+}
+
+/// A word of the kernel's masks of CPUs, which have as many as it takes: libc's `cpu_set_t` ends at 1024 CPUs.
+type Word = libc::c_ulong;
+const WORD_BITS: usize = Word::BITS as usize;
+/// Words to begin with: 1024 CPUs. Most kernels want no more.
+const WORDS_FIRST: usize = 1024 / WORD_BITS;
+
+/// The CPUs that this thread, and those it starts, may run on, in order.
+#[allow(dead_code)]
+pub(crate) fn affinity() -> io::Result<Vec<usize>> {
+    affinity_from(WORDS_FIRST)
+}
+
+/// Asks with room for `words`, and twice as much each time that it is too little.
+fn affinity_from(mut words: usize) -> io::Result<Vec<usize>> {
+    loop {
+        let mut mask: Vec<Word> = vec![0; words];
+        // SAFETY: the call writes at most that many bytes to the mask, which has them.
+        if unsafe { libc::sched_getaffinity(0, size_of_val(&mask[..]), mask.as_mut_ptr().cast()) } == 0 {
+            return Ok((0..words * WORD_BITS).filter(|id| mask[id / WORD_BITS] >> (id % WORD_BITS) & 1 == 1).collect());
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EINVAL) {
+            return Err(error);
+        }
+        words = (2 * words).max(1);
+    }
+}
+
+/// Lets this thread run on `cpus` only.
+///
+/// # Errors
+/// If the system refuses it, as where none of them is online and allowed to this process.
+#[allow(dead_code)]
+pub(crate) fn bind(cpus: &[usize]) -> io::Result<()> {
+    let mut mask: Vec<Word> = vec![0; cpus.iter().max().map_or(1, |last| last / WORD_BITS + 1)];
+    cpus.iter().for_each(|id| mask[id / WORD_BITS] |= 1 << (id % WORD_BITS));
+    // SAFETY: the call reads that many bytes of the mask, which has them.
+    if unsafe { libc::sched_setaffinity(0, size_of_val(&mask[..]), mask.as_ptr().cast()) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    Err(io::Error::new(error.kind(), format!("a thread cannot be bound to CPUs {}: {error}", Show(cpus))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mask_is_read_whatever_room_is_offered_first() {
+        let cpus = affinity().expect("a mask");
+        assert!(!cpus.is_empty());
+        assert_eq!(affinity_from(0).expect("a mask"), cpus);
+        assert_eq!(affinity_from(16 * WORDS_FIRST).expect("a mask"), cpus);
+    }
+
+    /// On a thread of its own, which takes the binding with it.
+    #[test]
+    fn a_bound_thread_runs_where_it_is_bound() {
+        let cpus = affinity().expect("a mask");
+        let bound = std::thread::spawn(move || {
+            for &id in &cpus {
+                bind(&[id]).expect("a CPU of ours");
+                assert_eq!(affinity().expect("a mask"), [id]);
+                // SAFETY: no memory is involved.
+                assert_eq!(unsafe { libc::sched_getcpu() }, id as libc::c_int);
+            }
+            // A mask of more than 1024 CPUs is taken, of which this machine has but one.
+            bind(&[cpus[0], 8191]).expect("a large mask");
+            assert_eq!(affinity().expect("a mask"), cpus[..1]);
+            bind(&cpus).expect("all CPUs of ours");
+            assert_eq!(affinity().expect("a mask"), cpus);
+            let refused = bind(&[]).expect_err("no CPU at all");
+            assert!(refused.to_string().contains("cannot be bound to CPUs"), "{refused}");
+        });
+        bound.join().expect("the claims hold");
+    }
 }

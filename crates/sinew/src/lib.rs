@@ -23,15 +23,18 @@ pub use fiber::Id;
 pub use fiber::task::NeverRan;
 pub use future::{block_on, spawn_future, try_block_on};
 pub use rt::blocking::blocking;
+pub use rt::builder::RuntimeBuilder;
 pub use rt::cancel::{Cancelled, Elapsed, cancelled, shield, timeout};
-pub use rt::context::{hop, no_suspend, on_resume, on_suspend};
+pub use rt::context::{Pin, hop, no_suspend, on_resume, on_suspend, pin};
 pub use rt::fiber::Fiber;
-pub use rt::metrics::{Metrics, WorkerMetrics, metrics};
+pub use rt::metrics::{GroupMetrics, Metrics, Theft, WorkerMetrics, metrics};
 pub use rt::report::Unfinished;
-pub use rt::runtime::{Handle, Runtime, RuntimeBuilder};
+pub use rt::runtime::{Handle, Runtime};
 pub use rt::scope::{Scope, ScopedJoinHandle, scope};
-pub use rt::spawn::{Builder, JoinHandle, run, spawn, spawn_batch};
+pub use rt::spawn::{Builder, Group, JoinHandle, Launch, flush, run, spawn, spawn_batch};
 pub use rt::wait::{Cut, current, park, park_timeout, sleep, sleep_until, yield_now};
+pub use sched::profile::Profile;
+pub use sched::settings::{Policy, Queue, Spin};
 
 /// Doors for this project's own tests and benchmarks. No promise is made about anything in here.
 #[doc(hidden)]

@@ -492,9 +492,9 @@ fn stack_sizes_are_checked() {
         let handle = sinew::Builder::new().stack_size(asked).spawn(|| sinew::current().stack_size()).unwrap();
         assert_eq!(handle.join().unwrap(), given);
     }
-    for workers in [0, 65, usize::MAX] {
+    for workers in [0, 4097, usize::MAX] {
         let error = Runtime::builder().workers(workers).build().unwrap_err();
-        assert!(error.to_string().contains("1 to 64"), "{error}");
+        assert!(error.to_string().contains("1 to 4096"), "{error}");
     }
 }
 

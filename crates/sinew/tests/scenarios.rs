@@ -791,7 +791,7 @@ fn the_first_calls_of_many_threads_start_one_runtime() {
         let workers = || {
             let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
             let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-            names.filter(|name| name.starts_with("sinew-0")).count()
+            names.filter(|name| name.starts_with("sinew-0.0")).count()
         };
         poll_until("one runtime being left", || workers() == 1);
     });

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use common::{in_child, is_child};
 use sinew::Runtime;
 
+/// A runtime of one group.
 fn runtime(workers: usize) -> Runtime {
-    Runtime::builder().workers(workers).build().unwrap()
+    Runtime::builder().workers(workers).profile(sinew::Profile::ComputeHeavy).build().unwrap()
 }
 
 /// Waits for a condition, not for a time; fails loudly if it does not come.
@@ -256,10 +257,10 @@ fn a_bad_value_in_the_environment_is_refused_with_its_name_and_what_is_allowed()
         return;
     }
     for (name, value, allowed) in [
-        ("SINEW_WORKERS", "0", "1 to 64"),
-        ("SINEW_WORKERS", "65", "1 to 64"),
-        ("SINEW_WORKERS", "many", "1 to 64"),
-        ("SINEW_WORKERS", "", "1 to 64"),
+        ("SINEW_WORKERS", "0", "1 to 4096"),
+        ("SINEW_WORKERS", "4097", "1 to 4096"),
+        ("SINEW_WORKERS", "many", "1 to 4096"),
+        ("SINEW_WORKERS", "", "1 to 4096"),
         ("SINEW_STACK", "0", "64K"),
         ("SINEW_STACK", "2G", "64K"),
         ("SINEW_STACK", "-1", "64K"),

@@ -23,6 +23,11 @@ impl Set {
         Set(1 << worker)
     }
 
+    /// Its workers as bits.
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
     pub(crate) fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -85,7 +85,7 @@ impl Epoll {
             told.directions[Direction::Write as usize] = bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) != 0;
             // SAFETY: I1.
             unsafe { &*(data as *const Readiness) }.edge(self.instance, told, |claimed| {
-                debug_assert_eq!(claimed.kind, Kind::Fiber, "threads poll by themselves");
+                debug_assert_ne!(claimed.kind, Kind::Thread, "threads poll by themselves");
                 // SAFETY: F1 - a claimed fiber is ours, and in no list, until it is made ready.
                 unsafe { woken.push(claimed.control.cast_mut()) };
             });

@@ -66,6 +66,16 @@ const VERDICT_SHIFT: u32 = 2;
 const VERDICT: u8 = 0b11;
 /// It polls a future.
 const POLLING: u8 = 1 << 4;
+/// It goes on where it is, whoever wakes it: something of its worker is in use.
+const BOUND: u8 = 1 << 5;
+/// It must not leave its group. For life.
+const PINNED: u8 = 1 << 6;
+/// It may move from worker to worker. For life.
+const MOVES: u8 = 1 << 7;
+
+/// Where the kind begins in the byte that it shares with the stack's class.
+const KIND_SHIFT: u32 = 6;
+const _: () = assert!(stack::CLASSES <= 1 << KIND_SHIFT);
 
 /// Names a fiber among all that live, and among the last four billion that had its place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -116,8 +126,10 @@ pub(crate) struct Control {
     pub(crate) join: Join,
     /// The deepest place of its stack at which it suspended: bytes above the stack's bottom.
     deepest: AtomicU32,
-    class: Cell<Class>,
-    kind: Cell<Kind>,
+    /// What it is and the size of its stack, for life: [`Kind`] above [`KIND_SHIFT`], the class below.
+    nature: Cell<u8>,
+    /// Guards that keep it at its worker.
+    pins: Cell<u8>,
     /// The verdict, and what a suspension has to heed besides; by its worker and the running fiber itself.
     marks: Cell<u8>,
     /// Wakes until one is timed; 0 while one is.
@@ -148,7 +160,10 @@ const _: () = assert!(!AS_IN_MEMORY || size_of::<Control>() == 192, "a control b
 /// What stands behind a control block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
+    /// A fiber that stays at one worker.
     Fiber,
+    /// A fiber that may move.
+    Mover,
     Thread,
 }
 
@@ -171,6 +186,17 @@ pub(crate) struct Claimed {
     pub(crate) control: *const Control,
     /// Read before the claim: a thread may be gone, and its block another's, as soon as its wait is over.
     pub(crate) kind: Kind,
+}
+
+impl Claimed {
+    /// What the claimer of this fiber had.
+    ///
+    /// # Safety
+    /// The wait of this fiber was ended by the caller, who has not paid for it yet.
+    pub(crate) unsafe fn again(control: *const Control) -> Self {
+        // SAFETY: a claimed fiber is the claimer's.
+        Self { control, kind: unsafe { &*control }.kind() }
+    }
 }
 
 /// It was cancelled before.
@@ -247,8 +273,8 @@ impl Control {
             why: AtomicU32::new(0),
             join: Join::new(),
             deepest: AtomicU32::new(u32::MAX),
-            class: Cell::new(Class::for_bytes(stack::DEFAULT_BYTES).expect("the default size is a valid one")),
-            kind: Cell::new(Kind::Fiber),
+            nature: Cell::new(0),
+            pins: Cell::new(0),
             marks: Cell::new(0),
             sample: Cell::new(SAMPLE_EVERY),
             task: Cell::new(None),
@@ -281,11 +307,11 @@ impl Control {
         self.state.reset();
         self.join.reset();
         self.frames.store(Frame::as_root(root).cast_mut(), Relaxed);
-        self.class.set(class);
-        self.kind.set(kind);
+        self.nature.set((kind as u8) << KIND_SHIFT | class.index() as u8);
+        self.pins.set(0);
         self.set_site(site);
         self.deepest.store(u32::MAX, Relaxed);
-        self.marks.set(0);
+        self.marks.set(if kind == Kind::Mover { MOVES } else { 0 });
         // Spread over fibers that live for one wake only: every place gets its turn as it is used again.
         self.sample.set((self.index.wrapping_add(self.references.version()) % u32::from(SAMPLE_EVERY)) as u8 + 1);
         // SAFETY: the block is the caller's alone.
@@ -327,12 +353,18 @@ impl Control {
         self.site.store(ptr::from_ref(site).cast_mut(), Relaxed);
     }
 
+    #[inline]
     pub(crate) fn kind(&self) -> Kind {
-        self.kind.get()
+        match self.nature.get() >> KIND_SHIFT {
+            0 => Kind::Fiber,
+            1 => Kind::Mover,
+            _ => Kind::Thread,
+        }
     }
 
+    #[inline]
     pub(crate) fn class(&self) -> Class {
-        self.class.get()
+        Class::numbered(self.nature.get() & ((1 << KIND_SHIFT) - 1))
     }
 
     pub(crate) fn verdict(&self) -> Verdict {
@@ -346,7 +378,7 @@ impl Control {
 
     /// Decides that an unstarted fiber ends without having run.
     pub(crate) fn condemn(&self, verdict: Verdict) {
-        self.marks.set((verdict as u8) << VERDICT_SHIFT);
+        self.marks.set(self.marks.get() & (PINNED | MOVES) | (verdict as u8) << VERDICT_SHIFT);
         if verdict != Verdict::NoStack {
             // What its closure's destructors wait for is cut short as all else in the runtime is.
             let _ = self.state.cancel();
@@ -447,6 +479,53 @@ impl Control {
         self.stack_bottom.store(stack.bottom(), Relaxed);
     }
 
+    /// Moves it to another worker. By that, or by who gives it to that; it is the caller's, and has left its stack.
+    #[inline]
+    pub(crate) fn move_to(&self, home: *const ()) {
+        debug_assert!(self.may_move(), "F5: fiber {self} taken by another worker than its own");
+        self.home.store(home.cast_mut(), Relaxed);
+    }
+
+    /// Whether it may move from worker to worker.
+    #[inline]
+    pub(crate) fn may_move(&self) -> bool {
+        self.marks.get() & MOVES != 0
+    }
+
+    /// Whether it must not leave its group.
+    #[inline]
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.marks.get() & PINNED != 0
+    }
+
+    /// Says that it must not leave its group. By the spawner.
+    pub(crate) fn set_pinned(&self) {
+        self.marks.set(self.marks.get() | PINNED);
+    }
+
+    /// Whether it goes on where it is. By itself, or by who has it.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.marks.get() & BOUND != 0 || self.pins.get() != 0
+    }
+
+    /// One guard more that keeps it at its worker. By the running fiber itself.
+    pub(crate) fn pin(&self) {
+        let pins = self.pins.get().checked_add(1);
+        self.pins.set(pins.expect("a fiber holds 255 guards of sinew::pin at once"));
+    }
+
+    /// One of them less.
+    pub(crate) fn unpin(&self) {
+        self.pins.set(self.pins.get() - 1);
+    }
+
+    /// Says whether it goes on where it is; gives what was said before. By the running fiber itself.
+    pub(crate) fn set_bound(&self, now: bool) -> bool {
+        let marks = self.marks.get();
+        self.marks.set(if now { marks | BOUND } else { marks & !BOUND });
+        marks & BOUND != 0
+    }
+
     /// Notes that it has left its worker for good. By that.
     pub(crate) fn leave_home(&self) {
         self.home.store(ptr::null_mut(), Relaxed);
@@ -524,9 +603,15 @@ impl Control {
         self.frames.store(frame.cast_mut(), Relaxed);
     }
 
-    /// Whether a suspension has to heed a region or hooks. By the running fiber itself.
+    /// Whether a suspension has to heed a region or hooks, or that it may move. By the running fiber itself.
     #[inline]
     pub(crate) fn is_marked(&self) -> bool {
+        self.marks.get() & (NO_SUSPEND | HOOKED | MOVES) != 0
+    }
+
+    /// Whether a suspension has to heed a region or hooks. By the running fiber itself.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
         self.marks.get() & (NO_SUSPEND | HOOKED) != 0
     }
 

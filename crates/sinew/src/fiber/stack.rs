@@ -84,6 +84,11 @@ impl Class {
         MIN_BYTES << self.0
     }
 
+    /// The class of this [number](Self::index).
+    pub(crate) fn numbered(index: u8) -> Class {
+        Class(index)
+    }
+
     /// Its number, below [`CLASSES`].
     pub(crate) fn index(self) -> usize {
         self.0 as usize

@@ -15,7 +15,8 @@
 //! waited for one, `WOKEN` a waker's wake. `CANCELLED` stays until the fiber's end.
 //!
 //! There is no state between "decided to wait" and "registers saved": a settled fiber is resumed by its own worker only, which
-//! cannot do so before the fiber has left it (laws F3, F5). So a waker may queue it at once, and nobody has to spin.
+//! cannot do so before the fiber has left it (laws F3, F5). So a waker may queue it at once, and nobody has to spin. A fiber that may move is queued by the second of two:
+//! its waker (`call`), and the worker that it has left (`leave`).
 //!
 //! # Invariants
 //! I1. Only the fiber itself leaves RUNNING and NOTIFIED; anybody may take it from WAITING to NOTIFIED, and exactly one does.
@@ -23,6 +24,7 @@
 //! I3. Those who may `claim` a wait are gone from it before its `end_wait` returns to user code (law W2): by unlinking under the
 //!     lock under which they claim. `unpark`, `wake_task` and `cancel` need no such care: they look at PARK, POLL and CUT. So a waker that was kept for too long ends
 //!     at most another wait for a future, which polls that once in vain, and no other wait.
+//! I5. Of `call` and `leave` each is done once in a wait of a fiber that may move; the second of them, whichever that is, has the fiber.
 //! I4. A cancel is never lost: it ends a wait that is open to it, or the next such wait finds CANCELLED and does not begin.
 //!
 //! # Memory order
@@ -55,6 +57,10 @@ const SHELTERED: u32 = 1 << 8;
 const POLL: u32 = 1 << 9;
 /// A waker's wake nobody has used yet.
 const WOKEN: u32 = 1 << 10;
+/// Of a fiber that may move: it has left its stack.
+const LEFT: u32 = 1 << 11;
+/// Of a fiber that may move: whoever ended its wait wants it made ready.
+const CALLED: u32 = 1 << 12;
 /// What goes when a wait is ended.
 const OF_WAIT: u32 = PHASE | PARK | POLL | CUT;
 
@@ -228,6 +234,20 @@ impl State {
         }
     }
 
+    /// The fiber has left its stack; `true` if its waker was there before, and the caller has the fiber (I5). By the worker that it left.
+    #[must_use]
+    pub(crate) fn leave(&self) -> bool {
+        // AcqRel: Release meets the Acquire in `call`, and carries the saved registers; Acquire meets the Release there.
+        self.0.fetch_or(LEFT, AcqRel) & CALLED != 0
+    }
+
+    /// The fiber's wait was ended; `true` if it has left its stack, and the caller has the fiber (I5). By who ended it.
+    #[must_use]
+    pub(crate) fn call(&self) -> bool {
+        // AcqRel: meets that in `leave`, both ways.
+        self.0.fetch_or(CALLED, AcqRel) & LEFT != 0
+    }
+
     /// Leaves a waker's wake to oneself: the next wait for a future does not begin. By the fiber itself.
     pub(crate) fn poll_again(&self) {
         self.0.fetch_or(WOKEN, Relaxed);
@@ -254,7 +274,7 @@ impl State {
     #[inline]
     pub(crate) fn end_wait(&self) -> Cause {
         // Acquire: meets the Release in `claim`, `wake` and `cancel`.
-        let before = self.0.fetch_and(!(PHASE | TIMED_OUT | CUT_SHORT), Acquire);
+        let before = self.0.fetch_and(!(PHASE | TIMED_OUT | CUT_SHORT | LEFT | CALLED), Acquire);
         debug_assert_eq!(before & PHASE, NOTIFIED, "resumed in {:?}", Snapshot(before));
         match before & (TIMED_OUT | CUT_SHORT) {
             0 => Cause::Woken,
@@ -306,6 +326,8 @@ impl fmt::Debug for Snapshot {
             (SHELTERED, "+sheltered"),
             (POLL, "+poll"),
             (WOKEN, "+woken"),
+            (LEFT, "+left"),
+            (CALLED, "+called"),
         ];
         for (bit, name) in bits {
             if self.0 & bit != 0 {

@@ -6,7 +6,6 @@ pub(crate) mod audit;
 pub(crate) mod bell;
 pub(crate) mod clock;
 pub(crate) mod cpu;
-#[allow(dead_code)] // Until the runtime binds its workers.
 pub(crate) mod cpu_list;
 pub(crate) mod fault;
 pub(crate) mod fork;
@@ -15,7 +14,6 @@ pub(crate) mod lock;
 pub(crate) mod memory;
 pub(crate) mod state_lock;
 pub(crate) mod thread;
-#[allow(dead_code)] // Until the runtime binds its workers.
 pub(crate) mod topology;
 
 #[cfg(not(target_os = "linux"))]

@@ -15,6 +15,12 @@ pub(crate) fn start(name: String, body: impl FnOnce() + Send + 'static) -> io::R
     std::thread::Builder::new().name(name).spawn(body).map(drop)
 }
 
+/// The CPU that the caller runs on at this moment.
+pub(crate) fn cpu() -> Option<usize> {
+    // SAFETY: has no preconditions.
+    usize::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
 /// Makes every start fail from now on, or no longer; for tests of exhaustion.
 pub(crate) fn fail(now: bool) {
     FAIL.store(now, Relaxed);
@@ -27,7 +33,6 @@ const WORD_BITS: usize = Word::BITS as usize;
 const WORDS_FIRST: usize = 1024 / WORD_BITS;
 
 /// The CPUs that this thread, and those it starts, may run on, in order.
-#[allow(dead_code)]
 pub(crate) fn affinity() -> io::Result<Vec<usize>> {
     affinity_from(WORDS_FIRST)
 }
@@ -52,7 +57,6 @@ fn affinity_from(mut words: usize) -> io::Result<Vec<usize>> {
 ///
 /// # Errors
 /// If the system refuses it, as where none of them is online and allowed to this process.
-#[allow(dead_code)]
 pub(crate) fn bind(cpus: &[usize]) -> io::Result<()> {
     let mut mask: Vec<Word> = vec![0; cpus.iter().max().map_or(1, |last| last / WORD_BITS + 1)];
     cpus.iter().for_each(|id| mask[id / WORD_BITS] |= 1 << (id % WORD_BITS));

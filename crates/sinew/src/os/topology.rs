@@ -26,7 +26,7 @@ pub(crate) struct Cpu {
 }
 
 /// CPUs, by id: of a machine, or those of it that workers may use.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Topology {
     pub(crate) cpus: Vec<Cpu>,
     /// What the process may use of the machine.

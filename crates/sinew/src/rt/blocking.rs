@@ -76,7 +76,7 @@ where
     let me = Me::to_wait();
     let Me::Fiber(worker, control) = me else { return Ok(f()) };
     let job = Job { task: Task::new(control, do_job::<F, T>), f: UnsafeCell::new(Some(f)), outcome: UnsafeCell::new(None) };
-    let outside = &worker.group().outside;
+    let outside = &worker.groups().outside;
     outside.fetch_add(1, Relaxed);
     // SAFETY: the job stays in this frame until its wait has ended.
     let refusal = unsafe { wait_for(&me, worker, control, &job.task) };
@@ -124,7 +124,7 @@ unsafe fn do_job<F: FnOnce() -> T, T>(task: *const Task) {
 unsafe fn wait_for(me: &Me, worker: &Worker, control: &Control, task: &Task) -> Option<i32> {
     control.note_why(Why::At(At::Blocking));
     control.state.begin_wait();
-    let pool = &worker.group().pool;
+    let pool = &worker.groups().pool;
     // SAFETY: the wait has begun, and the caller keeps the job.
     match unsafe { pool.submit(task) } {
         Submit::Queued => {}

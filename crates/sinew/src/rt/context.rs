@@ -1,10 +1,11 @@
 //! What the caller carries with it, be it a fiber or a plain thread: fiber-locals, hooks, and the region in which it must not suspend.
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::panic::Location;
 use std::ptr;
 
-use super::runtime::current_group;
+use super::runtime::current_groups;
 use super::spawn::{Settings, launch_detached};
 use crate::base::atomic::thread_local;
 use crate::fiber::Control;
@@ -13,6 +14,43 @@ use crate::fiber::local::{Inherited, Place};
 use crate::fiber::task::discard;
 use crate::os::fork;
 use crate::sched::worker::{Worker, here};
+
+/// Keeps the fiber that made it at its worker until it is dropped. See [`pin`].
+#[derive(Debug)]
+#[must_use = "it keeps the fiber only while it is alive"]
+pub struct Pin {
+    /// Neither `Send` nor `Sync`: it is its fiber's.
+    of: PhantomData<*const ()>,
+}
+
+/// Keeps the caller at the worker that it is at, until what this returns is dropped: for a [migratable](crate::Builder::spawn_migratable) fiber that uses for a while what belongs to a thread.
+///
+/// Any other fiber stays anyway, and so does a plain thread.
+///
+/// # Suspends
+/// No.
+///
+/// # Examples
+/// ```
+/// let _here = sinew::pin();
+/// let before = std::thread::current().id();
+/// sinew::yield_now();
+/// assert_eq!(std::thread::current().id(), before);
+/// ```
+pub fn pin() -> Pin {
+    if let Some((_, me)) = fiber() {
+        me.pin();
+    }
+    Pin { of: PhantomData }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        if let Some((_, me)) = fiber() {
+            me.unpin();
+        }
+    }
+}
 
 thread_local! {
     /// The locals of a plain thread. Fibers never come here: theirs hang at their block.
@@ -242,8 +280,8 @@ where
 {
     let like = fiber().map(|(_, me)| me);
     let (name, class) = (like.and_then(Control::name).map(Box::from), like.map(Control::class));
-    let (settings, inherited) = (Settings { name, class, family: None }, inherit());
-    current_group()
-        .and_then(|group| launch_detached(&group, settings, inherited, Location::caller(), f))
+    let (settings, inherited) = (Settings { name, class, ..Settings::default() }, inherit());
+    current_groups()
+        .and_then(|groups| launch_detached(&groups, settings, inherited, Location::caller(), f))
         .unwrap_or_else(|error| panic!("sinew::hop: {error}"));
 }

@@ -92,7 +92,7 @@ impl Fiber {
     /// Usable bytes of its stack; 0 for a plain thread.
     pub fn stack_size(&self) -> usize {
         match self.control().kind() {
-            Kind::Fiber => self.control().class().bytes(),
+            Kind::Fiber | Kind::Mover => self.control().class().bytes(),
             Kind::Thread => 0,
         }
     }

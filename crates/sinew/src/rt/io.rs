@@ -375,13 +375,13 @@ unsafe fn ask_ring(fiber: &Caller<'_>, entry: Entry, why: At, deadline_ns: u64) 
     point.begin(Why::At(why), Ends::BY_CLAIM)?;
     // SAFETY: the caller's promise, and the completion stays in this frame until it has a result; the wait has begun.
     with_ring(worker, |ring| unsafe { ring.submit(entry, &completion) });
-    worker.count_source_wait(1);
+    worker.begin_source_wait(control);
     // SAFETY: the wait was begun above; the ring's answer, a cancel or the deadline ends it.
     let ended = unsafe { point.wait_unnoted(deadline_ns) };
     if completion.result().is_none() {
         give_up(worker, control, &completion, why);
     }
-    worker.count_source_wait(-1);
+    worker.end_source_wait(control);
     let result = completion.result().expect("its wait is over");
     match (&result, ended) {
         (Err(error), Err(cut)) if is_undone(error) => Err(point.note(cut).into()),
@@ -407,9 +407,9 @@ pub(crate) unsafe fn complete(why: At, entry: impl FnOnce() -> Entry) -> Option<
     let completion = Completion::new(control);
     // SAFETY: the caller's promise, and the completion stays in this frame until it has a result; the wait begins before the worker looks.
     with_ring(worker, |ring| unsafe { ring.submit(entry(), &completion) });
-    worker.count_source_wait(1);
+    worker.begin_source_wait(control);
     await_answer(worker, control, &completion, why);
-    worker.count_source_wait(-1);
+    worker.end_source_wait(control);
     completion.result()
 }
 
@@ -517,10 +517,10 @@ fn wait_for_edge(fiber: &Caller<'_>, waits: &Waits, deadline_ns: u64) -> io::Res
         // SAFETY: it is new, and stays in this frame until its wait is over.
         unsafe { readiness.push(&mut waiting, instance, direction, &waiter) };
     }
-    worker.count_source_wait(1);
+    worker.begin_source_wait(control);
     // SAFETY: the wait was begun above, with a waiter under the lock; an edge, a cancel or the deadline ends it.
     let ended = unsafe { point.wait_at(readiness.waiting(), deadline_ns, |waiting| waiting.remove(instance, direction, &waiter)) };
-    worker.count_source_wait(-1);
+    worker.end_source_wait(control);
     Ok(ended?)
 }
 

@@ -6,11 +6,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::base::atomic::Relaxed;
-use crate::base::histogram::Counts;
+use crate::base::histogram::{Counts, Histogram};
 use crate::fiber::stack;
-use crate::os::fork;
-use crate::rt::runtime::{default_group, environment};
-use crate::sched::group::Group;
+use crate::os::{clock, fork};
+use crate::rt::builder::environment;
+use crate::rt::runtime::default_groups;
+use crate::sched::group::{Counters, Group, Seat};
+use crate::sched::groups::Groups;
 use crate::sched::worker::here;
 
 /// What a runtime has counted so far. Counters only grow; lengths are those of the moment. See [`metrics`].
@@ -29,6 +31,8 @@ pub struct Metrics {
     pub wakes_by_spinner: u64,
     /// Wakes that a sleeping worker was woken for.
     pub wakes_by_sleeper: u64,
+    /// Fibers that became ready while no worker was idle: one that is awake comes to them.
+    pub wakes_by_nobody: u64,
     /// Waits begun in a `Drop` while their thread was unwinding.
     pub suspended_while_unwinding: u64,
     /// Threads of [`blocking`](crate::blocking()) that there are.
@@ -41,15 +45,69 @@ pub struct Metrics {
     pub ready_to_running_p50: Option<Duration>,
     /// 99 of 100 wakes ran within this.
     pub ready_to_running_p99: Option<Duration>,
-    /// Each worker.
+    /// Half of the fibers began to run within this after their spawn; one in 64 is timed.
+    pub start_p50: Option<Duration>,
+    /// 99 of 100 fibers.
+    pub start_p99: Option<Duration>,
+    /// Half of the workers that were woken by a system call were up within this.
+    pub wake_cost_p50: Option<Duration>,
+    /// 99 of 100 of them.
+    pub wake_cost_p99: Option<Duration>,
+    /// Each group: foreground groups, then background groups.
+    pub groups: Vec<GroupMetrics>,
+    /// Each worker, group by group.
     pub workers: Vec<WorkerMetrics>,
+}
+
+/// What one group has counted. See [`Metrics::groups`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct GroupMetrics {
+    /// Whether it is a background group.
+    pub background: bool,
+    /// The NUMA node that its workers are bound to.
+    pub node: Option<usize>,
+    /// Workers that there are, and may be.
+    pub workers: usize,
+    /// Workers that there may be.
+    pub workers_max: usize,
+    /// Fibers in its queue.
+    pub queued: usize,
+    /// Unstarted fibers that were moved to its queue because their worker's own was full.
+    pub overflowed: u64,
+    /// Wakes that a spinning worker served: no system call.
+    pub wakes_by_spinner: u64,
+    /// Wakes that a sleeping worker was woken for.
+    pub wakes_by_sleeper: u64,
+    /// Fibers that became ready while no worker was idle.
+    pub wakes_by_nobody: u64,
+    /// Its workers that poll, as bits.
+    pub spinning: u64,
+    /// Its workers that sleep, as bits.
+    pub sleeping: u64,
+    /// What its workers stole from other groups, for each that they may steal from.
+    pub thefts: Vec<Theft>,
+}
+
+/// Thefts by workers of one group from another. See [`GroupMetrics::thefts`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Theft {
+    /// The group stolen from, as in [`Metrics::groups`].
+    pub from: usize,
+    /// How often it was tried.
+    pub tried: u64,
+    /// How often there was something.
+    pub won: u64,
 }
 
 /// What one worker has counted. See [`Metrics::workers`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct WorkerMetrics {
-    /// Started fibers that have not ended: they live here.
+    /// The group it belongs to, as in [`Metrics::groups`].
+    pub group: usize,
+    /// Started fibers that have not ended: they live here. Those that may move are not counted.
     pub settled: usize,
     /// Of these, ready to run at its last look.
     pub ready: usize,
@@ -59,8 +117,16 @@ pub struct WorkerMetrics {
     pub switches: u64,
     /// Times it slept.
     pub sleeps: u64,
-    /// Unstarted fibers it took from other workers.
+    /// Searches for something to steal from other workers of its group.
+    pub thefts: u64,
+    /// How often there was something.
     pub steals: u64,
+    /// How long it has polled for work.
+    pub spun: Duration,
+    /// How long it has slept.
+    pub slept: Duration,
+    /// The share of its life in which it did neither, from 0 to 1.
+    pub busy: f64,
     /// Whether it polls for work now.
     pub spinning: bool,
     /// Whether it sleeps now.
@@ -78,8 +144,8 @@ pub struct WorkerMetrics {
 pub fn metrics() -> Metrics {
     fork::refuse();
     match here() {
-        Some(worker) => Metrics::of(worker.group()),
-        None => default_group().map_or_else(Metrics::none, |group| Metrics::of(&group)),
+        Some(worker) => Metrics::of(worker.groups()),
+        None => default_groups().map_or_else(Metrics::none, |groups| Metrics::of(&groups)),
     }
 }
 
@@ -92,57 +158,115 @@ impl Metrics {
             overflowed: 0,
             wakes_by_spinner: 0,
             wakes_by_sleeper: 0,
+            wakes_by_nobody: 0,
             suspended_while_unwinding: 0,
             blocking_threads: 0,
             blocking_queued: 0,
             stacks: stack::depot().carved(),
             ready_to_running_p50: None,
             ready_to_running_p99: None,
+            start_p50: None,
+            start_p99: None,
+            wake_cost_p50: None,
+            wake_cost_p99: None,
+            groups: Vec::new(),
             workers: Vec::new(),
         }
     }
 
-    pub(crate) fn of(group: &Group) -> Self {
-        Self::with_latencies(group, &latencies(group))
+    pub(crate) fn of(groups: &Groups) -> Self {
+        Self::with_latencies(groups, &latencies(groups))
     }
 
-    fn with_latencies(group: &Group, latencies: &Counts) -> Self {
-        let counters = || group.seats.iter().map(|seat| &seat.counters);
+    fn with_latencies(groups: &Groups, latencies: &Counts) -> Self {
+        let counters = || groups.seats().map(|seat| &seat.counters);
         // Ended first: so that, but for the CPU's own reordering, no fiber is counted as ended and not as spawned.
         let ended = counters().map(|c| c.ended.load(Relaxed)).sum();
-        let (blocking_threads, blocking_queued) = group.pool.counts();
+        let outside: u64 = groups.all.iter().map(|group| group.spawned_outside.load(Relaxed)).sum();
+        let spawned = counters().map(|c| c.spawned.load(Relaxed)).sum::<u64>() + outside;
+        let (blocking_threads, blocking_queued) = groups.pool.counts();
+        let each: Vec<GroupMetrics> = groups.all.iter().map(GroupMetrics::of).collect();
+        let sum = |field: fn(&GroupMetrics) -> u64| each.iter().map(field).sum();
+        let (starts, wakes) = (sum_of(groups, |c| &c.start_latency), sum_of(groups, |c| &c.wake_cost));
+        let per_mille = |counts: &Counts, n| counts.per_mille(n).map(Duration::from_nanos);
+        Self {
+            ended,
+            spawned,
+            queued: each.iter().map(|group| group.queued).sum(),
+            overflowed: sum(|group| group.overflowed),
+            wakes_by_spinner: sum(|group| group.wakes_by_spinner),
+            wakes_by_sleeper: sum(|group| group.wakes_by_sleeper),
+            wakes_by_nobody: sum(|group| group.wakes_by_nobody),
+            suspended_while_unwinding: counters().map(|c| c.unwinding_waits.load(Relaxed)).sum(),
+            blocking_threads,
+            blocking_queued,
+            stacks: stack::depot().carved(),
+            ready_to_running_p50: per_mille(latencies, 500),
+            ready_to_running_p99: per_mille(latencies, 990),
+            start_p50: per_mille(&starts, 500),
+            start_p99: per_mille(&starts, 990),
+            wake_cost_p50: per_mille(&wakes, 500),
+            wake_cost_p99: per_mille(&wakes, 990),
+            groups: each,
+            workers: groups.all.iter().flat_map(WorkerMetrics::of).collect(),
+        }
+    }
+}
+
+impl GroupMetrics {
+    fn of(group: &Group) -> Self {
+        let nobody: u64 = group.seats().iter().map(|seat| seat.counters.unserved.load(Relaxed)).sum();
+        let theft = |&(from, _): &(usize, u32)| {
+            let (tried, won) = &group.thefts[from];
+            Theft { from, tried: tried.load(Relaxed), won: won.load(Relaxed) }
+        };
+        Self {
+            background: group.settings.background,
+            node: group.settings.node,
+            workers: group.seats().len(),
+            workers_max: group.settings.workers,
+            queued: group.queued(),
+            overflowed: group.overflowed.load(Relaxed),
+            wakes_by_spinner: group.spinner_wakes.load(Relaxed),
+            wakes_by_sleeper: group.sleeper_wakes.load(Relaxed),
+            wakes_by_nobody: group.unserved.load(Relaxed) + nobody,
+            spinning: group.idle.spinning().bits(),
+            sleeping: group.idle.sleeping().bits(),
+            thefts: group.settings.victims.iter().map(theft).collect(),
+        }
+    }
+}
+
+impl WorkerMetrics {
+    fn of(group: &Group) -> Vec<Self> {
         let (spinning, sleeping) = (group.idle.spinning(), group.idle.sleeping());
-        let worker = |(index, seat): (usize, &&'static crate::sched::group::Seat)| WorkerMetrics {
+        let now_ns = clock::now_ns();
+        let worker = |(index, seat): (usize, &&'static Seat)| Self {
+            group: group.index,
             settled: seat.settled(),
             ready: seat.counters.ready.load(Relaxed),
             children: seat.children.len(),
             switches: seat.counters.switches.load(Relaxed),
             sleeps: seat.counters.sleeps.load(Relaxed),
+            thefts: seat.counters.thefts.load(Relaxed),
             steals: seat.counters.steals.load(Relaxed),
+            spun: Duration::from_nanos(seat.counters.spun_ns.load(Relaxed)),
+            slept: Duration::from_nanos(seat.counters.slept_ns.load(Relaxed)),
+            busy: seat.counters.busy_share(now_ns),
             spinning: spinning.contains(index),
             sleeping: sleeping.contains(index),
         };
-        Self {
-            ended,
-            spawned: counters().map(|c| c.spawned.load(Relaxed)).sum::<u64>() + group.spawned_outside.load(Relaxed),
-            queued: group.queued(),
-            overflowed: group.overflowed.load(Relaxed),
-            wakes_by_spinner: group.spinner_wakes.load(Relaxed),
-            wakes_by_sleeper: group.sleeper_wakes.load(Relaxed),
-            suspended_while_unwinding: counters().map(|c| c.unwinding_waits.load(Relaxed)).sum(),
-            blocking_threads,
-            blocking_queued,
-            ready_to_running_p50: latencies.per_mille(500).map(Duration::from_nanos),
-            ready_to_running_p99: latencies.per_mille(990).map(Duration::from_nanos),
-            workers: group.seats.iter().enumerate().map(worker).collect(),
-            ..Self::none()
-        }
+        group.seats().iter().enumerate().map(worker).collect()
     }
 }
 
-fn latencies(group: &Group) -> Counts {
+fn latencies(groups: &Groups) -> Counts {
+    sum_of(groups, |counters| &counters.latency)
+}
+
+fn sum_of(groups: &Groups, histogram: fn(&Counters) -> &Histogram) -> Counts {
     let mut sum = Counts::new();
-    group.seats.iter().for_each(|seat| seat.counters.latency.add_to(&mut sum));
+    groups.seats().for_each(|seat| histogram(&seat.counters).add_to(&mut sum));
     sum
 }
 
@@ -190,22 +314,22 @@ pub(crate) fn trace_period() -> std::io::Result<Option<Duration>> {
 }
 
 /// Writes a line per period to stderr, until the runtime is gone. On a thread of its own: it must speak when all workers are stuck.
-pub(crate) fn start_trace(group: &Arc<Group>, period: Duration) -> std::io::Result<()> {
-    let group = Arc::downgrade(group);
-    std::thread::Builder::new().name("sinew-trace".into()).spawn(move || trace(group, period)).map(drop)
+pub(crate) fn start_trace(groups: &Arc<Groups>, period: Duration) -> std::io::Result<()> {
+    let groups = Arc::downgrade(groups);
+    std::thread::Builder::new().name("sinew-trace".into()).spawn(move || trace(groups, period)).map(drop)
 }
 
-fn trace(group: Weak<Group>, period: Duration) {
+fn trace(groups: Weak<Groups>, period: Duration) {
     let started = std::time::Instant::now();
     let mut earlier = Metrics::none();
     let mut waits = Counts::new();
-    while let Some(group) = group.upgrade().filter(|group| !group.is_stopping()) {
-        let all = latencies(&group);
-        let now = Metrics::with_latencies(&group, &all.since(&waits));
+    while let Some(groups) = groups.upgrade().filter(|groups| !groups.is_stopping()) {
+        let all = latencies(&groups);
+        let now = Metrics::with_latencies(&groups, &all.since(&waits));
         let line = TraceLine { now: &now, earlier: &earlier };
         let _ = writeln!(std::io::stderr(), "sinew {:>8}ms {line}", started.elapsed().as_millis());
         (earlier, waits) = (now, all);
-        drop(group);
+        drop(groups);
         std::thread::sleep(period);
     }
 }

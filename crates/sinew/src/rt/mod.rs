@@ -2,6 +2,7 @@
 
 pub(crate) mod ask;
 pub(crate) mod blocking;
+pub(crate) mod builder;
 pub(crate) mod cancel;
 pub(crate) mod context;
 pub(crate) mod fiber;

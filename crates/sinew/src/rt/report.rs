@@ -10,7 +10,7 @@ use crate::base::atomic::Relaxed;
 use crate::fiber::why::Why;
 use crate::fiber::{self, Control, pool};
 use crate::sched::cancel::{Kept, fibers_of};
-use crate::sched::group::Group;
+use crate::sched::groups::Groups;
 
 /// Fibers that a report names; of the others it says how many they are.
 const NAMED_MAX: usize = 100;
@@ -32,10 +32,10 @@ pub struct Unfinished {
 }
 
 impl Unfinished {
-    pub(crate) fn of(group: &Group) -> Self {
-        let kept: Vec<Kept> = fibers_of(group, None).collect();
+    pub(crate) fn of(groups: &Groups) -> Self {
+        let kept: Vec<Kept> = fibers_of(groups, None).collect();
         let lines = kept.iter().take(NAMED_MAX).map(|kept| Line(kept.control()).to_string()).collect();
-        Self { fibers: kept.into_iter().map(Kept::into_fiber).collect(), unstarted: group.unstarted(), lines }
+        Self { fibers: kept.into_iter().map(Kept::into_fiber).collect(), unstarted: groups.unstarted(), lines }
     }
 
     /// The fibers.
@@ -116,33 +116,33 @@ impl Line<'_> {
 }
 
 /// Starts the thread that says so when no fiber of `group` could run for `period`.
-pub(crate) fn watch_for_deadlock(group: &Arc<Group>, period: Duration) -> io::Result<()> {
-    let group = Arc::downgrade(group);
-    std::thread::Builder::new().name("sinew-watch".into()).spawn(move || watch(&group, period)).map(drop)
+pub(crate) fn watch_for_deadlock(groups: &Arc<Groups>, period: Duration) -> io::Result<()> {
+    let groups = Arc::downgrade(groups);
+    std::thread::Builder::new().name("sinew-watch".into()).spawn(move || watch(&groups, period)).map(drop)
 }
 
-fn watch(group: &Weak<Group>, period: Duration) {
+fn watch(groups: &Weak<Groups>, period: Duration) {
     let mut quiet: Option<(u64, Instant)> = None;
     let mut reported = false;
-    while let Some(group) = group.upgrade().filter(|group| !group.is_stopping()) {
-        let switches = group.seats.iter().map(|seat| seat.counters.switches.load(Relaxed)).sum();
+    while let Some(groups) = groups.upgrade().filter(|groups| !groups.is_stopping()) {
+        let switches = groups.seats().map(|seat| seat.counters.switches.load(Relaxed)).sum();
         match quiet {
-            _ if group.settled() == 0 || group.has_work() || !group.all_rest_for_good() => (quiet, reported) = (None, false),
+            _ if groups.started() == 0 || groups.has_work() || !groups.all_rest_for_good() => (quiet, reported) = (None, false),
             Some((then, since)) if then == switches => {
                 if since.elapsed() >= period && !reported {
                     reported = true;
-                    report(&group, since.elapsed());
+                    report(&groups, since.elapsed());
                 }
             }
             _ => (quiet, reported) = (Some((switches, Instant::now())), false),
         }
-        drop(group);
+        drop(groups);
         std::thread::sleep((period / LOOKS).max(Duration::from_millis(1)));
     }
 }
 
-fn report(group: &Group, quiet: Duration) {
-    let there = Unfinished::of(group);
+fn report(groups: &Groups, quiet: Duration) {
+    let there = Unfinished::of(groups);
     let _ = writeln!(
         io::stderr(),
         "sinew: probable deadlock: for {:.1}s all workers slept, with no deadline to wake them; {there}\n  \

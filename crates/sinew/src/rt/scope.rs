@@ -7,19 +7,19 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use super::fiber::Fiber;
-use super::runtime::current_group;
+use super::runtime::current_groups;
 use super::spawn::{Family, Handle, Settings, launch};
 use super::wait::Me;
 use crate::fiber::frame::Frame;
 use crate::fiber::tally::Tally;
 use crate::fiber::why::Why;
 use crate::os::fork;
-use crate::sched::group::Group;
+use crate::sched::groups::Groups;
 
 /// Where scoped fibers are spawned, as [`std::thread::Scope`]. See [`scope`].
 pub struct Scope<'scope, 'env: 'scope> {
     tally: Tally,
-    group: Arc<Group>,
+    groups: Arc<Groups>,
     /// The owner's frame, and what the fibers of the scope begin with.
     frame: Frame,
     root: Frame,
@@ -28,7 +28,7 @@ pub struct Scope<'scope, 'env: 'scope> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-// SAFETY: what fibers share of a scope is the tally's atomics, the owner's block (which they claim once, at the end), the group, and the frames (`frame.rs`).
+// SAFETY: what fibers share of a scope is the tally's atomics, the owner's block (which they claim once, at the end), the groups, and the frames (`frame.rs`).
 unsafe impl Sync for Scope<'_, '_> {}
 // SAFETY: as above.
 unsafe impl Send for Scope<'_, '_> {}
@@ -62,10 +62,10 @@ where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
 {
     let me = Me::to_wait();
-    let group = current_group().unwrap_or_else(|error| panic!("sinew::scope: {error}"));
+    let groups = current_groups().unwrap_or_else(|error| panic!("sinew::scope: {error}"));
     let around = me.control().bounds();
     let (tally, frame, root) = (Tally::new(me.control()), Frame::scope(around), Frame::root(around));
-    let scope = Scope { tally, group, frame, root, scope: PhantomData, env: PhantomData };
+    let scope = Scope { tally, groups, frame, root, scope: PhantomData, env: PhantomData };
     scope.root.count_by(&scope.tally);
     // SAFETY: the scope stays in place, and its frame is closed below, whatever `f` does.
     unsafe { me.control().open(&scope.frame) };
@@ -118,7 +118,7 @@ impl<'scope> Scope<'scope, '_> {
         let settings = Settings { family: Some(family), ..settings };
         // SAFETY: `scope` does not return before every fiber of the tally has left it, which it does after its outcome was stored or dropped;
         // so all that lives for `'scope` outlives it.
-        let handle = unsafe { launch(&self.group, settings, site, f) }?;
+        let handle = unsafe { launch(&self.groups, settings, site, f) }?;
         Ok(ScopedJoinHandle { handle, tally: &self.tally })
     }
 }

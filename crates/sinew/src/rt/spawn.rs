@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::cancel::within;
-use super::context;
+use super::context::{self, refuse_in_region};
 use super::fiber::Fiber;
-use super::runtime::current_group;
+use super::runtime::{current_groups, default_groups};
 use super::scope::{Scope, ScopedJoinHandle};
 use super::wait::Me;
 use crate::base::atomic::Relaxed;
@@ -25,7 +25,8 @@ use crate::fiber::task::NeverRan;
 use crate::fiber::why::Why;
 use crate::fiber::{Control, Kind, Watcher};
 use crate::os::fork;
-use crate::sched::group::Group;
+use crate::sched::group as sched;
+use crate::sched::groups::Groups;
 use crate::sched::worker::{Worker, here, new_block, recycle};
 
 /// What can be said of a fiber before it is spawned.
@@ -34,6 +35,75 @@ pub(crate) struct Settings {
     pub(crate) name: Option<Box<str>>,
     pub(crate) class: Option<Class>,
     pub(crate) family: Option<Family>,
+    pub(crate) place: Group,
+    pub(crate) launch: Launch,
+    pub(crate) pinned: bool,
+    pub(crate) quiet: bool,
+    /// Its maker has promised that it may move.
+    pub(crate) moves: bool,
+}
+
+/// The group that a fiber is spawned into. See [`Builder::group`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Group(Place);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    #[default]
+    Nearest,
+    Any,
+    Foreground(usize),
+    Background(usize),
+}
+
+impl Group {
+    /// The spawner's own group; from a plain thread, a foreground group of the NUMA node that it runs at, by turns. The default.
+    pub fn nearest() -> Self {
+        Self(Place::Nearest)
+    }
+
+    /// One of the foreground groups, by turns.
+    pub fn any() -> Self {
+        Self(Place::Any)
+    }
+
+    /// The foreground group of this number, from 0.
+    pub fn foreground(number: usize) -> Self {
+        Self(Place::Foreground(number))
+    }
+
+    /// The background group of this number, from 0; see [`RuntimeBuilder::background`](crate::RuntimeBuilder::background).
+    pub fn background(number: usize) -> Self {
+        Self(Place::Background(number))
+    }
+
+    /// The group of this runtime that is meant, by a caller who is at `worker`, if that is of this runtime.
+    fn find<'a>(self, groups: &'a Groups, worker: Option<&'a Worker>) -> io::Result<&'a sched::Group> {
+        let background = groups.all.len() - groups.foreground;
+        let refuse = |kind: &str, number: usize, count: usize| {
+            let text =
+                format!("Group::{kind}({number}) is refused: the runtime has {count} {kind} group{}", if count == 1 { "" } else { "s" });
+            Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+        };
+        match self.0 {
+            Place::Nearest => Ok(worker.map_or_else(|| groups.nearest(), Worker::group)),
+            Place::Any => Ok(groups.any(None)),
+            Place::Foreground(number) if number < groups.foreground => Ok(&groups.all[number]),
+            Place::Background(number) if number < background => Ok(&groups.all[groups.foreground + number]),
+            Place::Foreground(number) => refuse("foreground", number, groups.foreground),
+            Place::Background(number) => refuse("background", number, background),
+        }
+    }
+}
+
+/// How a new fiber begins. See [`Builder::launch`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Launch {
+    /// It is queued, and the spawner goes on. The default.
+    #[default]
+    Post,
+    /// It runs at once, on the spawner's worker, and the spawner is queued: bthread's urgent start. From a plain thread, and into another group, it is queued.
+    Dispatch,
 }
 
 /// What a fiber that is waited for by its maker takes over from it.
@@ -46,12 +116,12 @@ pub(crate) struct Family {
     pub(crate) root: *const Frame,
 }
 
-/// Makes a fiber of `group` and queues it.
+/// Makes a fiber of a runtime and queues it.
 ///
 /// # Safety
 /// All that `F` and `T` borrow outlives the fiber: it is `'static`, or the caller does not return before the fiber has ended.
 pub(crate) unsafe fn launch<F, T>(
-    group: &Arc<Group>,
+    groups: &Arc<Groups>,
     settings: Settings,
     site: &'static Location<'static>,
     closure: F,
@@ -64,14 +134,25 @@ where
     let inherited = context::inherit();
     // SAFETY: the caller's promise; on failure the fiber was never queued and is taken apart again.
     unsafe {
-        let worker = here();
-        let control = make(group, worker, settings, inherited, site, closure)?;
+        let worker = here().filter(|worker| Arc::ptr_eq(worker.groups(), groups));
+        let group = settings.place.find(groups, worker)?;
+        let (launch, quiet) = (settings.launch, settings.quiet);
+        let worker = worker.filter(|worker| std::ptr::eq(worker.group(), group));
+        let urgent = worker.filter(|_| launch == Launch::Dispatch).and_then(|worker| Some((worker, worker.current()?)));
+        if urgent.is_some() {
+            refuse_in_region();
+        }
+        let control = make(group, settings, inherited, site, closure)?;
         let handle = Handle::new(control);
-        let queued = match worker {
-            Some(worker) if Arc::ptr_eq(worker.group(), group) => worker.adopt(control),
-            _ => {
+        let queued = match (urgent, worker) {
+            (Some((worker, me)), _) => {
+                worker.dispatch(me, control);
+                true
+            }
+            (None, Some(worker)) => worker.adopt(control, quiet),
+            (None, None) => {
                 group.spawned_outside.fetch_add(1, Relaxed);
-                group.push(control)
+                group.push(control, quiet)
             }
         };
         if !queued {
@@ -87,8 +168,7 @@ where
 /// # Safety
 /// As [`launch`].
 unsafe fn make<F, T>(
-    group: &Group,
-    worker: Option<&Worker>,
+    group: &sched::Group,
     settings: Settings,
     inherited: Inherited,
     site: &'static Location<'static>,
@@ -104,17 +184,21 @@ where
     if group.is_stopping() {
         return Err(shut_down());
     }
-    let block = new_block(worker);
+    let block = new_block(here());
     if block.is_null() {
         return Err(io::Error::new(io::ErrorKind::OutOfMemory, "no control block for a new fiber: out of memory, or 67 million are alive"));
     }
-    let class = settings.class.unwrap_or(group.default_class);
+    let class = settings.class.unwrap_or(group.settings.class);
+    let kind = if settings.moves || group.settings.migrates { Kind::Mover } else { Kind::Fiber };
     // SAFETY: the block came from the pool just now, and the caller vouches for what the closure borrows.
     unsafe {
         let control = &*block;
         let root = settings.family.map_or(std::ptr::null(), |family| family.root);
-        control.occupy(Kind::Fiber, 2, class, settings.name, site, root);
+        control.occupy(kind, 2, class, settings.name, site, root);
         control.locals.put(inherited);
+        if settings.pinned {
+            control.set_pinned();
+        }
         if let Some(tally) = control.tally() {
             tally.enter();
         }
@@ -413,11 +497,12 @@ where
     let site = Location::caller();
     // User code first: the iterator and `clone` may do anything, panic included, and nothing is half made then.
     let closures: Vec<(F, Inherited)> = closures.into_iter().map(|closure| (closure, context::inherit())).collect();
-    let group = current_group().unwrap_or_else(|error| panic!("sinew::spawn_batch: {error}"));
+    let groups = current_groups().unwrap_or_else(|error| panic!("sinew::spawn_batch: {error}"));
+    let group = here().map_or_else(|| groups.nearest(), Worker::group);
     let (batch, mut handles) = (List::new(), Vec::with_capacity(closures.len()));
     for (closure, inherited) in closures {
         // SAFETY: `F` and `T` are `'static`; the fiber is ours until the batch is queued, and the handle takes its reference.
-        match unsafe { make(&group, here(), Settings::default(), inherited, site, closure) } {
+        match unsafe { make(group, Settings::default(), inherited, site, closure) } {
             // SAFETY: as above.
             Ok(control) => unsafe {
                 batch.push(std::ptr::from_ref(control).cast_mut());
@@ -433,6 +518,26 @@ where
     handles
 }
 
+/// Wakes workers for the fibers that were spawned [quietly](Builder::quiet) in the current runtime; on a plain thread, in the default one.
+///
+/// # Suspends
+/// No.
+///
+/// # Examples
+/// ```
+/// let quiet = |i| sinew::Builder::new().quiet().spawn(move || i * i).unwrap();
+/// let squares: Vec<_> = (0..10).map(quiet).collect();
+/// sinew::flush();
+/// assert_eq!(squares.into_iter().map(|s| s.join().unwrap()).sum::<u32>(), 285);
+/// ```
+pub fn flush() {
+    fork::refuse();
+    match here() {
+        Some(worker) => worker.groups().flush(),
+        None => default_groups().iter().for_each(|groups| groups.flush()),
+    }
+}
+
 #[cold]
 #[track_caller]
 fn refuse_batch<F>(batch: &List<Control>, error: io::Error) -> ! {
@@ -443,9 +548,9 @@ fn refuse_batch<F>(batch: &List<Control>, error: io::Error) -> ! {
     panic!("sinew::spawn_batch: {error}");
 }
 
-/// Makes a detached fiber, for the group's queue: whichever worker has room takes it, and those that come first are taken first.
+/// Makes a detached fiber, for its group's queue: whichever worker has room takes it, and those that come first are taken first.
 pub(crate) fn launch_detached<F>(
-    group: &Group,
+    groups: &Groups,
     settings: Settings,
     inherited: Inherited,
     site: &'static Location<'static>,
@@ -454,12 +559,14 @@ pub(crate) fn launch_detached<F>(
 where
     F: FnOnce() + Send + 'static,
 {
+    let worker = here().filter(|worker| std::ptr::eq(&raw const **worker.groups(), groups));
+    let group = settings.place.find(groups, worker)?;
     // SAFETY: `F` is `'static`; a fiber that is not queued is taken apart again.
     unsafe {
-        make(group, here(), settings, inherited, site, f).and_then(|control| {
+        make(group, settings, inherited, site, f).and_then(|control| {
             drop(Handle::<()>::new(control));
             group.spawned_outside.fetch_add(1, Relaxed);
-            if group.push(control) {
+            if group.push(control, false) {
                 return Ok(());
             }
             unmake::<F>(control);
@@ -492,12 +599,12 @@ where
     F: FnOnce() -> T + Send,
     T: Send,
 {
-    let group = current_group().unwrap_or_else(|error| panic!("sinew::run: {error}"));
-    run_in(&group, Location::caller(), f)
+    let groups = current_groups().unwrap_or_else(|error| panic!("sinew::run: {error}"));
+    run_in(&groups, Location::caller(), f)
 }
 
 #[track_caller]
-pub(crate) fn run_in<F, T>(group: &Arc<Group>, site: &'static Location<'static>, f: F) -> T
+pub(crate) fn run_in<F, T>(groups: &Arc<Groups>, site: &'static Location<'static>, f: F) -> T
 where
     F: FnOnce() -> T + Send,
     T: Send,
@@ -510,7 +617,7 @@ where
     let settings = Settings { family: Some(family), ..Settings::default() };
     let outcome = within(&me, &frame, || {
         // SAFETY: this function waits for the fiber's end whatever happens, so what `f` borrows outlives it, and so do the frames.
-        let handle = unsafe { launch(group, settings, site, f) }.unwrap_or_else(|error| panic!("sinew: {error}"));
+        let handle = unsafe { launch(groups, settings, site, f) }.unwrap_or_else(|error| panic!("sinew: {error}"));
         handle.join_as(&me)
     });
     unwrap_outcome(outcome)
@@ -529,6 +636,10 @@ where
 pub struct Builder {
     name: Option<Box<str>>,
     stack_bytes: Option<usize>,
+    group: Group,
+    launch: Launch,
+    pinned: bool,
+    quiet: bool,
 }
 
 impl Builder {
@@ -552,10 +663,36 @@ impl Builder {
         self
     }
 
+    /// Chooses the group whose workers may run it. The default is [`Group::nearest`].
+    ///
+    /// Unless it is [pinned](Self::pinned), an idle worker of another group may take it from there before it has started, if it may [steal](crate::RuntimeBuilder::steal_ratio) there.
+    pub fn group(mut self, group: Group) -> Self {
+        self.group = group;
+        self
+    }
+
+    /// Keeps it in its group, whatever happens: nobody steals it from there.
+    pub fn pinned(mut self) -> Self {
+        self.pinned = true;
+        self
+    }
+
+    /// Chooses how it begins. The default is [`Launch::Post`].
+    pub fn launch(mut self, launch: Launch) -> Self {
+        self.launch = launch;
+        self
+    }
+
+    /// Queues it without waking anybody: who spawns many calls [`flush`](crate::flush) once, after the last. Workers that are awake may run it before; nobody else has to.
+    pub fn quiet(mut self) -> Self {
+        self.quiet = true;
+        self
+    }
+
     /// Starts the fiber, as [`spawn`](crate::spawn()).
     ///
     /// # Errors
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a stack size that is refused; others if the runtime cannot be started, is being
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a stack size or a group that is refused; others if the runtime cannot be started, is being
     /// shut down, or is out of memory.
     #[track_caller]
     pub fn spawn<F, T>(self, f: F) -> io::Result<JoinHandle<T>>
@@ -565,20 +702,39 @@ impl Builder {
     {
         match here() {
             // Without a count of owners: a fiber keeps its runtime.
-            Some(worker) => self.spawn_in(worker.group(), f),
-            None => self.spawn_in(&current_group()?, f),
+            Some(worker) => self.spawn_in(worker.groups(), f),
+            None => self.spawn_in(&current_groups()?, f),
         }
     }
 
     #[track_caller]
-    pub(crate) fn spawn_in<F, T>(self, group: &Arc<Group>, f: F) -> io::Result<JoinHandle<T>>
+    pub(crate) fn spawn_in<F, T>(self, groups: &Arc<Groups>, f: F) -> io::Result<JoinHandle<T>>
     where
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
         let settings = self.settings()?;
         // SAFETY: `F` and `T` are `'static`.
-        unsafe { launch(group, settings, Location::caller(), f) }.map(JoinHandle)
+        unsafe { launch(groups, settings, Location::caller(), f) }.map(JoinHandle)
+    }
+
+    /// Starts a fiber that may go on, after a wait or a yield, on another worker.
+    ///
+    /// # Safety
+    /// What [`RuntimeBuilder::migrate_started_fibers`](crate::RuntimeBuilder::migrate_started_fibers) asks for, of all code that this fiber runs.
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn).
+    #[track_caller]
+    pub unsafe fn spawn_migratable<F, T>(self, f: F) -> io::Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let (site, groups) = (Location::caller(), current_groups()?);
+        let settings = Settings { moves: true, ..self.settings()? };
+        // SAFETY: `F` and `T` are `'static`; the caller has promised the rest.
+        unsafe { launch(&groups, settings, site, f) }.map(JoinHandle)
     }
 
     /// Starts a fiber of a scope, as [`Scope::spawn`].
@@ -596,6 +752,7 @@ impl Builder {
 
     fn settings(self) -> io::Result<Settings> {
         let class = self.stack_bytes.map(Class::for_bytes).transpose()?;
-        Ok(Settings { name: self.name, class, family: None })
+        let Self { name, group: place, launch, pinned, quiet, .. } = self;
+        Ok(Settings { name, class, family: None, place, launch, pinned, quiet, moves: false })
     }
 }

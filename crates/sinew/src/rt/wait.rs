@@ -34,7 +34,7 @@ impl Me {
     #[track_caller]
     pub(crate) fn to_wait() -> Me {
         let me = Me::now();
-        if !matches!(me, Me::Fiber(_, control) if !control.is_marked()) {
+        if !matches!(me, Me::Fiber(_, control) if !control.is_held()) {
             refuse_in_region();
         }
         me
@@ -46,7 +46,7 @@ impl Me {
     pub(crate) fn unbound() -> Option<Unbound> {
         let (worker, control) = fiber()?;
         let bounds = control.bounds();
-        (!control.is_marked() && bounds.limit.is_none()).then_some(Unbound { me: Me::Fiber(worker, control), shielded: bounds.shielded })
+        (!control.is_held() && bounds.limit.is_none()).then_some(Unbound { me: Me::Fiber(worker, control), shielded: bounds.shielded })
     }
 
     pub(crate) fn control(&self) -> &Control {
@@ -63,6 +63,8 @@ impl Me {
     #[inline]
     pub(crate) unsafe fn wait(&self, deadline_ns: u64) -> Cause {
         match self {
+            // SAFETY: the caller's promise.
+            Me::Fiber(_, control) if control.may_move() => unsafe { worker_now().suspend_until(control, deadline_ns) },
             // SAFETY: the caller's promise.
             Me::Fiber(worker, control) => unsafe { worker.suspend_until(control, deadline_ns) },
             Me::Thread(fiber) => wait_on_thread(fiber.control(), deadline_ns),
@@ -319,7 +321,7 @@ impl Wakes {
         match claimed.kind {
             Kind::Thread => make_ready(claimed),
             // SAFETY: F1 - a claimed fiber is ours, and in no list, until it is made ready.
-            Kind::Fiber => unsafe { self.fibers.push(claimed.control.cast_mut()) },
+            Kind::Fiber | Kind::Mover => unsafe { self.fibers.push(claimed.control.cast_mut()) },
         }
     }
 
@@ -330,9 +332,15 @@ impl Wakes {
             if control.is_null() {
                 break;
             }
-            make_ready(Claimed { control, kind: Kind::Fiber });
+            // SAFETY: it was claimed when it was added.
+            make_ready(unsafe { Claimed::again(control) });
         }
     }
+}
+
+/// The worker that the caller, a fiber, is at now: one that may move may have done so since it last asked.
+fn worker_now() -> &'static Worker {
+    here().expect("a fiber runs on a worker")
 }
 
 #[inline(never)]

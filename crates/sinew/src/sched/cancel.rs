@@ -1,7 +1,8 @@
 //! Cancelling a fiber and, with it, the fibers of its scopes.
 
 use crate::fiber::{Control, Weak, pool};
-use crate::sched::group::Group;
+use crate::sched::group::Seat;
+use crate::sched::groups::Groups;
 use crate::sched::worker::{make_ready, recycle};
 
 /// A fiber found by a look at its block, kept until this is dropped.
@@ -51,20 +52,18 @@ fn cancel_one(fiber: &Control, below: &mut Vec<Weak>) {
     }
 }
 
-/// Cancels the started fibers of `group`, of one worker or of all, since it is being shut down; but those that clean up for one who is shielded.
-pub(crate) fn cancel_all(group: &Group, worker: Option<usize>) {
-    let all = fibers_of(group, worker);
+/// Cancels the started fibers of a runtime, of one worker or of all, since it is being shut down; but those that clean up for one who is shielded.
+pub(crate) fn cancel_all(groups: &Groups, worker: Option<&Seat>) {
+    let all = fibers_of(groups, worker);
     all.filter(|kept| !kept.control().state.is_sheltered()).for_each(|kept| cancel(kept.control()));
 }
 
-/// The started fibers of `group` that have not left their worker, of one worker or of all.
-pub(crate) fn fibers_of(group: &Group, worker: Option<usize>) -> impl Iterator<Item = Kept> {
+/// The started fibers of a runtime that have not left their worker, of one worker or of all.
+pub(crate) fn fibers_of(groups: &Groups, worker: Option<&Seat>) -> impl Iterator<Item = Kept> {
     pool::blocks().filter_map(move |block| {
-        let is_there = |index: usize| std::ptr::eq(block.home(), std::ptr::from_ref(group.seats[index]).cast());
         let here = |block: &Control| match worker {
-            _ if block.home().is_null() => false,
-            Some(index) => is_there(index),
-            None => (0..group.seats.len()).any(is_there),
+            Some(seat) => std::ptr::eq(block.home(), std::ptr::from_ref(seat).cast()),
+            None => groups.has(block.home()),
         };
         // Looked at again once it is kept: it may have become another fiber, of another group.
         let kept = here(block).then(|| Kept::new(&Weak::of(block))).flatten()?;

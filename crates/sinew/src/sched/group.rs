@@ -11,28 +11,25 @@
 //! I2. `closed` is set under the queue's lock by the last worker to leave, when the queue is empty; after it every push fails. So a
 //!     queued fiber always has a worker to run or refuse it.
 
-use std::any::Any;
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
-use crate::base::atomic::{Acquire, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release, fence};
+use crate::base::atomic::{Acquire, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release, fence};
 use crate::base::deque::{Deque, Stolen};
 use crate::base::histogram::Histogram;
 use crate::base::inbox::{Inbox, Pushed};
 use crate::base::list::List;
 use crate::base::mask::{Mask, Set};
-use crate::event::source::Io;
-use crate::fiber::stack::{self, CLASSES, Class, NoStack, Stack};
-use crate::fiber::state::Cause;
+use crate::fiber::Control;
+use crate::fiber::stack::{self, CLASSES, NoStack, Stack};
 use crate::fiber::task::NeverRan;
-use crate::fiber::{self, Control};
 use crate::os::bell::Bell;
-use crate::os::futex;
 use crate::os::lock::Lock;
+use crate::os::{clock, futex};
+use crate::sched::groups::Groups;
 use crate::sched::idle::{Claimed, Idle};
-use crate::sched::pool::Pool;
+use crate::sched::settings::{Settings, Spin};
 use crate::sched::slot::Slot;
-use crate::sched::worker::make_ready;
 
 /// Stacks of the reserve beside one per worker: so many fibers that never got one may wait for each other in their closures' destructors.
 const RESERVE_MORE: usize = 8;
@@ -57,13 +54,21 @@ const AT_SOURCE: u32 = 2;
 pub(crate) struct Seat {
     /// Settled fibers that other threads woke.
     inbox: Inbox<Control>,
+    /// The group whose worker sits here. Alive while any of its fibers is.
+    group: AtomicPtr<Group>,
     pub(crate) slot: Slot,
     /// How it lies down, by the bits below.
     rest: AtomicU32,
+    /// When somebody last made the system call that wakes it.
+    woken_ns: AtomicU64,
     /// What wakes it when it sleeps in its source. It stays, as the seat does: a late ring must not go to a stranger.
     bell: OnceLock<Bell>,
     /// Unstarted fibers that this worker's fibers spawned.
     pub(crate) children: Deque<Control, CHILDREN_MAX>,
+    /// Started fibers that may move, and are ready; the oldest goes first.
+    pub(crate) moving: Deque<Control, CHILDREN_MAX>,
+    /// The one that was woken here last: it runs next, here, unless a thief that finds nothing else takes it.
+    pub(crate) next: AtomicPtr<Control>,
     pub(crate) counters: Counters,
 }
 
@@ -78,10 +83,25 @@ pub(crate) struct Counters {
     pub(crate) switches: AtomicU64,
     pub(crate) sleeps: AtomicU64,
     pub(crate) steals: AtomicU64,
+    /// Searches for something to steal in its group.
+    pub(crate) thefts: AtomicU64,
+    /// Announcements for which nobody was idle.
+    pub(crate) unserved: AtomicU64,
     /// Waits begun while their thread was unwinding.
     pub(crate) unwinding_waits: AtomicU64,
     /// From ready to running, one wake in 64 of each fiber.
     pub(crate) latency: Histogram,
+    /// From spawned to running, one in 64.
+    pub(crate) start_latency: Histogram,
+    /// From the system call that wakes it to its getting up.
+    pub(crate) wake_cost: Histogram,
+    /// Nanoseconds that it polled, and that it slept.
+    pub(crate) spun_ns: AtomicU64,
+    pub(crate) slept_ns: AtomicU64,
+    /// When it began to poll or to sleep; 0 while it does neither.
+    pub(crate) idle_since_ns: AtomicU64,
+    /// When it came.
+    pub(crate) born_ns: AtomicU64,
 }
 
 impl Drop for Group {
@@ -89,6 +109,8 @@ impl Drop for Group {
     fn drop(&mut self) {
         for seat in &self.seats {
             debug_assert!(!seat.has_mail() && seat.children.len() == 0, "a seat was left with fibers in it");
+            debug_assert!(seat.moving.len() == 0 && seat.next.load(Relaxed).is_null(), "a seat was left with fibers that may move");
+            seat.group.store(std::ptr::null_mut(), Relaxed);
             seat.slot.get_up();
             seat.counters.reset();
         }
@@ -113,16 +135,37 @@ impl Counters {
             switches: zero(),
             sleeps: zero(),
             steals: zero(),
+            thefts: zero(),
+            unserved: zero(),
             unwinding_waits: zero(),
             latency: Histogram::new(),
+            start_latency: Histogram::new(),
+            wake_cost: Histogram::new(),
+            spun_ns: zero(),
+            slept_ns: zero(),
+            idle_since_ns: zero(),
+            born_ns: zero(),
         }
     }
 
     fn reset(&self) {
-        let Self { settled, ready, spawned, ended, switches, sleeps, steals, unwinding_waits, latency } = self;
+        let Self { settled, ready, spawned, ended, switches, sleeps, steals, thefts, unserved, unwinding_waits, .. } = self;
+        let Self { spun_ns, slept_ns, idle_since_ns, born_ns, latency, start_latency, wake_cost, .. } = self;
         [settled, ready].into_iter().for_each(|counter| counter.store(0, Relaxed));
-        [spawned, ended, switches, sleeps, steals, unwinding_waits].into_iter().for_each(|counter| counter.store(0, Relaxed));
-        latency.reset();
+        let counts =
+            [spawned, ended, switches, sleeps, steals, thefts, unserved, unwinding_waits, spun_ns, slept_ns, idle_since_ns, born_ns];
+        counts.into_iter().for_each(|counter| counter.store(0, Relaxed));
+        [latency, start_latency, wake_cost].into_iter().for_each(Histogram::reset);
+    }
+
+    /// The share of its life in which it neither polled nor slept, from 0 to 1.
+    pub(crate) fn busy_share(&self, now_ns: u64) -> f64 {
+        let born_ns = self.born_ns.load(Relaxed);
+        let since_ns = self.idle_since_ns.load(Relaxed);
+        let under_way_ns = if since_ns == 0 { 0 } else { now_ns.saturating_sub(since_ns) };
+        let idle_ns = self.spun_ns.load(Relaxed) + self.slept_ns.load(Relaxed) + under_way_ns;
+        let life_ns = if born_ns == 0 { 0 } else { now_ns.saturating_sub(born_ns) };
+        if life_ns == 0 { 0.0 } else { life_ns.saturating_sub(idle_ns) as f64 / life_ns as f64 }
     }
 }
 
@@ -139,12 +182,21 @@ impl Seat {
     fn new() -> Self {
         Self {
             inbox: Inbox::new(),
+            group: AtomicPtr::new(std::ptr::null_mut()),
             slot: Slot::new(),
             rest: AtomicU32::new(0),
+            woken_ns: AtomicU64::new(0),
             bell: OnceLock::new(),
             children: Deque::new(),
+            moving: Deque::new(),
+            next: AtomicPtr::new(std::ptr::null_mut()),
             counters: Counters::new(),
         }
+    }
+
+    /// The group whose worker sits here, as a name: it may be gone.
+    pub(crate) fn group(&self) -> *const Group {
+        self.group.load(Relaxed)
     }
 
     /// Says how the worker's next rest is. By the worker, before it lies down.
@@ -162,7 +214,7 @@ impl Seat {
         self.rest.load(Relaxed) & bit != 0
     }
 
-    fn rests_for_good(&self) -> bool {
+    pub(crate) fn rests_for_good(&self) -> bool {
         self.slot.is_asleep() && self.rest_is(FOR_GOOD)
     }
 
@@ -192,11 +244,18 @@ impl Seat {
         if !self.slot.notify() {
             return;
         }
+        self.woken_ns.store(clock::now_ns(), Relaxed);
         // If it has got up by itself since, and lies elsewhere now, it needs no wake, and one in vain is harmless.
         match self.bell.get() {
             Some(bell) if self.rest_is(AT_SOURCE) => bell.ring(),
             _ => futex::wake_one(self.slot.word()),
         }
+    }
+
+    /// What its last wake took, if it was woken since it lay down at `since_ns`. By this seat's worker, as it gets up.
+    pub(crate) fn wake_cost_ns(&self, since_ns: u64, now_ns: u64) -> Option<u64> {
+        let woken_ns = self.woken_ns.load(Relaxed);
+        (woken_ns >= since_ns).then(|| now_ns.saturating_sub(woken_ns))
     }
 
     /// Started fibers of this worker: what placement weighs.
@@ -216,14 +275,19 @@ impl Seat {
     }
 }
 
-struct Queue {
+struct Line {
+    /// What any worker may take, also of another group.
     list: List<Control>,
+    /// What must not leave the group.
+    pinned: List<Control>,
+    /// Which of the two is next, if both have some.
+    pinned_next: bool,
     live_workers: usize,
     closed: bool,
 }
 
-// SAFETY: the fibers in the list are unstarted, so they are `Send` closures; the lock lets one thread at a time in.
-unsafe impl Send for Queue {}
+// SAFETY: the fibers in the lists are unstarted, so they are `Send` closures, or may move, by their maker's promise; the lock lets one thread at a time in.
+unsafe impl Send for Line {}
 
 struct Starved {
     /// By size of the stack they want: one that must wait longer does not stand in the way of another size.
@@ -231,7 +295,7 @@ struct Starved {
     why: Option<NeverRan>,
 }
 
-// SAFETY: as `Queue`.
+// SAFETY: as `Line`.
 unsafe impl Send for Starved {}
 
 /// Stacks that are kept back: on them fibers are ended that never got one, since their closures' destructors may suspend like any user code.
@@ -258,27 +322,31 @@ impl Drop for Reserve {
 
 /// Workers that share a queue.
 pub(crate) struct Group {
-    pub(crate) seats: Box<[&'static Seat]>,
+    /// Its place among the groups of its runtime.
+    pub(crate) index: usize,
+    pub(crate) settings: Settings,
+    groups: Weak<Groups>,
+    seats: Box<[&'static Seat]>,
+    /// Workers that there are: the first of the seats.
+    born: AtomicUsize,
+    /// A worker is being started.
+    growing: AtomicUsize,
     pub(crate) idle: Idle,
-    /// The stack of a fiber that asks for none.
-    pub(crate) default_class: Class,
-    /// Whether idle workers poll before they sleep.
-    pub(crate) spins: bool,
     pub(crate) spinner_wakes: AtomicU64,
     pub(crate) sleeper_wakes: AtomicU64,
+    /// Announcements by threads that are no workers of this group for which nobody was idle.
+    pub(crate) unserved: AtomicU64,
     /// Fibers spawned by threads that are no workers, and in batches.
     pub(crate) spawned_outside: AtomicU64,
     /// Children that found their worker's deque full.
     pub(crate) overflowed: AtomicU64,
-    /// How its fibers do I/O.
-    pub(crate) io: Io,
-    /// Threads for what blocks.
-    pub(crate) pool: Arc<Pool>,
-    /// Fibers that wait for something known to be under way outside: a job of the pool. Written by the fibers themselves.
-    pub(crate) outside: AtomicUsize,
-    /// What the timers of layers above keep for this group.
-    pub(crate) timers: OnceLock<Box<dyn Any + Send + Sync>>,
-    queue: Lock<Queue>,
+    /// Fibers queued quietly that nobody has been woken for.
+    quiet: AtomicUsize,
+    /// Groups, by bits, that have more than they can do: an idle worker of this group is to steal there.
+    errands: AtomicU64,
+    /// Thefts from each group of the runtime: tried and won.
+    pub(crate) thefts: Box<[(AtomicU64, AtomicU64)]>,
+    queue: Lock<Line>,
     queued: AtomicUsize,
     starved: Lock<Starved>,
     starved_count: AtomicUsize,
@@ -287,121 +355,211 @@ pub(crate) struct Group {
     /// For fibers that are ended without a stack of their own.
     reserve: Reserve,
     stopping: AtomicUsize,
-    exit: Lock<Exit>,
-}
-
-/// Who waits for the workers' threads.
-struct Exit {
-    threads: usize,
-    waiter: *const Control,
-}
-
-// SAFETY: the waiter is claimed under the lock only, while it waits.
-unsafe impl Send for Exit {}
-
-/// What one that waits for the workers' threads does next.
-#[derive(Debug, PartialEq, Eq)]
-#[must_use]
-pub(crate) enum AwaitExit {
-    /// Wait, then call [`Group::forget_waiter`].
-    Wait,
-    /// All have left.
-    Done,
 }
 
 impl Group {
     /// An error if there is no memory for the reserve stacks.
-    pub(crate) fn new(workers: usize, default_class: Class, spins: bool) -> io::Result<Self> {
-        let reserve = Reserve::new(workers + RESERVE_MORE)?;
+    pub(crate) fn new(index: usize, settings: Settings, groups: Weak<Groups>) -> io::Result<Self> {
+        let reserve = Reserve::new(settings.workers + RESERVE_MORE)?;
+        let zero = || AtomicU64::new(0);
+        let groups_known = settings.victims.iter().map(|&(victim, _)| victim + 1).max().unwrap_or(0);
         Ok(Self {
-            seats: (0..workers).map(|_| Seat::take()).collect(),
+            index,
+            groups,
+            seats: (0..settings.workers).map(|_| Seat::take()).collect(),
+            born: AtomicUsize::new(0),
+            growing: AtomicUsize::new(0),
             idle: Idle::new(),
-            default_class,
-            spins,
-            spinner_wakes: AtomicU64::new(0),
-            sleeper_wakes: AtomicU64::new(0),
-            spawned_outside: AtomicU64::new(0),
-            overflowed: AtomicU64::new(0),
-            io: Io::Auto,
-            pool: Arc::new(Pool::new(1, 0)),
-            outside: AtomicUsize::new(0),
-            timers: OnceLock::new(),
-            queue: Lock::new(Queue { list: List::new(), live_workers: workers, closed: false }),
+            spinner_wakes: zero(),
+            sleeper_wakes: zero(),
+            unserved: zero(),
+            spawned_outside: zero(),
+            overflowed: zero(),
+            quiet: AtomicUsize::new(0),
+            errands: zero(),
+            thefts: (0..groups_known).map(|_| (zero(), zero())).collect(),
+            queue: Lock::new(Line { list: List::new(), pinned: List::new(), pinned_next: false, live_workers: 0, closed: false }),
             queued: AtomicUsize::new(0),
             starved: Lock::new(Starved { lists: [const { List::new() }; CLASSES], why: None }),
             starved_count: AtomicUsize::new(0),
             spared: Mask::new(),
             reserve,
             stopping: AtomicUsize::new(0),
-            exit: Lock::new(Exit { threads: 0, waiter: std::ptr::null() }),
+            settings,
         })
     }
 
-    /// A thread more that will [leave](Self::thread_left).
-    pub(crate) fn thread_comes(&self) {
-        self.exit.lock().threads += 1;
+    /// Makes the seats this group's, once that has its place in memory.
+    pub(crate) fn take_seats(&self) {
+        self.seats.iter().for_each(|seat| seat.group.store(std::ptr::from_ref(self).cast_mut(), Relaxed));
     }
 
-    /// A worker's thread has left all behind; whom to make ready for it.
-    pub(crate) fn thread_left(&self) -> Option<fiber::Claimed> {
-        let mut exit = self.exit.lock();
-        exit.threads -= 1;
-        let waiter = if exit.threads == 0 { std::mem::replace(&mut exit.waiter, std::ptr::null()) } else { std::ptr::null() };
-        // SAFETY: a waiter forgets itself under this lock before it goes on, so it still waits, or its deadline has just ended its wait.
-        unsafe { waiter.as_ref() }?.claim(Cause::Woken)
+    /// The workers that there are.
+    #[inline]
+    pub(crate) fn seats(&self) -> &[&'static Seat] {
+        &self.seats[..self.born.load(Relaxed)]
     }
 
-    /// Makes `me`, which has begun a wait, the one to be woken when all threads have left. One at a time.
-    pub(crate) fn await_exit(&self, me: &Control) -> AwaitExit {
-        let mut exit = self.exit.lock();
-        if exit.threads == 0 {
-            return AwaitExit::Done;
+    /// One of the workers that there are, or the caller.
+    pub(crate) fn seat(&self, index: usize) -> &'static Seat {
+        self.seats[index]
+    }
+
+    /// Whether idle workers poll before they sleep.
+    pub(crate) fn spins(&self) -> bool {
+        self.settings.spin != Spin::Never
+    }
+
+    /// The runtime, while there is one.
+    pub(crate) fn groups(&self) -> Option<Arc<Groups>> {
+        self.groups.upgrade()
+    }
+
+    /// The first workers of a new runtime are there: before their threads are, so that what is queued has somebody to count on (I2).
+    pub(crate) fn begin(&self) {
+        self.queue.lock().live_workers = self.settings.workers_min;
+        self.born.store(self.settings.workers_min, Relaxed);
+    }
+
+    /// A worker more is there, at seat `index`; `false` if it comes too late. By its thread.
+    #[must_use]
+    pub(crate) fn join_late(&self, index: usize) -> bool {
+        let mut queue = self.queue.lock();
+        let welcome = !queue.closed;
+        if welcome {
+            queue.live_workers += 1;
+            self.born.store(index + 1, Relaxed);
         }
-        exit.waiter = me;
-        AwaitExit::Wait
+        // Release: meets the Acquire in `grow`.
+        self.growing.store(0, Release);
+        welcome
     }
 
-    /// Ends what `await_exit` began; whether all threads have left.
-    pub(crate) fn forget_waiter(&self) -> bool {
-        let mut exit = self.exit.lock();
-        exit.waiter = std::ptr::null();
-        exit.threads == 0
+    /// Starts a worker more if there may be one and none is being started; whether it does. (I2: the new one looks at the queues when it is there.)
+    #[cold]
+    fn grow(&self) -> bool {
+        // Acquire: meets the Release in `join_late`, so that no seat is given to two workers.
+        if self.is_stopping() || self.growing.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+            return false;
+        }
+        let next = self.born.load(Relaxed);
+        let started = next < self.seats.len() && self.groups().is_some_and(|groups| groups.start_worker(self.index, next).is_ok());
+        if !started {
+            self.growing.store(0, Release);
+        }
+        started
     }
 
-    /// Queues an unstarted fiber and wakes a worker for it; `false` if no worker is left (I2).
+    /// Queues a fiber and, unless that is to be `quiet`, wakes a worker for it; `false` if no worker is left (I2).
     ///
     /// # Safety
-    /// The fiber is unstarted and the caller's alone.
+    /// The fiber is the caller's alone, and unstarted, or it may move and has left its stack.
     #[must_use]
-    pub(crate) unsafe fn push(&self, control: *const Control) -> bool {
+    pub(crate) unsafe fn push(&self, control: *const Control, quiet: bool) -> bool {
         let one = List::new();
         // SAFETY: the caller's promise.
         unsafe { one.push(control.cast_mut()) };
-        self.push_all(&one)
+        if quiet { self.push_quietly(&one) } else { self.push_all(&one) }
     }
 
-    /// Queues unstarted fibers, in order, by one claim of the queue, and wakes workers for them by one call; `false`, with `fibers` as it was,
-    /// if no worker is left (I2).
+    /// Queues fibers, in order, by one claim of the queue, and wakes workers for them by one call; `false`, with `fibers` as it was,
+    /// if no worker is left (I2). All of them are pinned, or none is.
     #[must_use]
     pub(crate) fn push_all(&self, fibers: &List<Control>) -> bool {
         let count = fibers.len();
-        {
-            let queue = self.queue.lock();
-            if queue.closed {
-                return false;
-            }
-            queue.list.append(fibers);
-            self.queued.fetch_add(count, Relaxed);
+        if !self.queue_all(fibers) {
+            return false;
         }
-        self.announce(count);
+        if !self.announce(count) {
+            self.unserved.fetch_add(1, Relaxed);
+        }
         true
     }
 
-    /// Wakes as many idle workers as there are items just put where all may take them (I1): spinners first, then the lightest sleepers.
+    /// As `push_all`, but wakes nobody before [`flush`](Self::flush).
+    #[must_use]
+    pub(crate) fn push_quietly(&self, fibers: &List<Control>) -> bool {
+        let count = fibers.len();
+        let queued = self.queue_all(fibers);
+        if queued {
+            self.note_quiet(count);
+        }
+        queued
+    }
+
+    fn queue_all(&self, fibers: &List<Control>) -> bool {
+        let count = fibers.len();
+        let queue = self.queue.lock();
+        if queue.closed {
+            return false;
+        }
+        // SAFETY: F1 - the caller's fibers are alive.
+        let pinned = unsafe { fibers.first().as_ref() }.is_some_and(Control::is_pinned);
+        (if pinned { &queue.pinned } else { &queue.list }).append(fibers);
+        self.queued.fetch_add(count, Relaxed);
+        true
+    }
+
+    /// So many fibers were queued that nobody was woken for.
+    pub(crate) fn note_quiet(&self, count: usize) {
+        self.quiet.fetch_add(count, Relaxed);
+    }
+
+    /// Wakes workers for what was queued quietly.
+    pub(crate) fn flush(&self) {
+        let count = self.quiet.swap(0, Relaxed);
+        if count != 0 && !self.announce(count) {
+            self.unserved.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Wakes as many idle workers as there are items just put where all may take them (I1): spinners first, then the lightest sleepers. If fewer are idle, one more worker is
+    /// started, or that of another group called. `false` if nobody at all comes.
     #[inline]
-    pub(crate) fn announce(&self, items: usize) {
+    pub(crate) fn announce(&self, items: usize) -> bool {
         let claimed = self.idle.claim(items, |worker| self.seats[worker].settled());
-        self.pay(&claimed);
+        let somebody = self.pay(&claimed);
+        let all = claimed.spinners + claimed.sleepers.len() >= items;
+        (all || self.call_for_help()) || somebody
+    }
+
+    #[inline]
+    fn call_for_help(&self) -> bool {
+        let may_grow = self.born.load(Relaxed) < self.seats.len();
+        (may_grow && self.grow()) || (!self.settings.victims.is_empty() && self.call_thief())
+    }
+
+    /// Calls an idle worker of another group that steals here, if there is more to do than workers to do it.
+    #[cold]
+    fn call_thief(&self) -> bool {
+        if self.unstarted() < self.seats().len() {
+            return false;
+        }
+        let Some(groups) = self.groups() else { return false };
+        let steals_here = |group: &&Group| group.settings.victims.iter().any(|&(victim, _)| victim == self.index);
+        groups.all.iter().filter(steals_here).any(|thieves| thieves.go_to(self.index))
+    }
+
+    /// Sends an idle worker to steal from group `victim`; `false` if none is idle.
+    fn go_to(&self, victim: usize) -> bool {
+        if self.idle.sleeping().is_empty() && self.idle.spinning().is_empty() {
+            return false;
+        }
+        self.errands.fetch_or(1 << (victim % 64), Relaxed);
+        // Its fence makes the errand known to who is claimed.
+        let claimed = self.idle.claim(1, |worker| self.seats[worker].settled());
+        self.pay(&claimed)
+    }
+
+    /// The groups that a worker of this one was sent to, by bits.
+    #[inline]
+    pub(crate) fn take_errands(&self) -> u64 {
+        if self.errands.load(Relaxed) == 0 { 0 } else { self.errands.swap(0, Relaxed) }
+    }
+
+    #[inline]
+    pub(crate) fn has_errands(&self) -> bool {
+        self.errands.load(Relaxed) != 0
     }
 
     /// Counts who was claimed and wakes the sleepers among them; whether there was anybody.
@@ -443,33 +601,38 @@ impl Group {
 
     /// Moves the oldest of the group's queue to `taken`, and a worker's share of the rest, `most` in all.
     pub(crate) fn take(&self, most: usize, taken: &List<Control>) {
-        let queue = self.queue.lock();
-        let share = (queue.list.len() / self.seats.len()).clamp(1, most).min(queue.list.len());
+        let mut queue = self.queue.lock();
+        queue.pinned_next = !queue.pinned_next;
+        let pinned = !queue.pinned.is_empty() && (queue.list.is_empty() || queue.pinned_next);
+        let list = if pinned { &queue.pinned } else { &queue.list };
+        let share = (list.len() / self.seats().len().max(1)).clamp(1, if pinned { 1 } else { most }).min(list.len());
         for _ in 0..share {
             // SAFETY: F1 - popped, so it is ours.
-            unsafe { taken.push(queue.list.pop()) };
+            unsafe { taken.push(list.pop()) };
         }
         self.queued.fetch_sub(share, Relaxed);
     }
 
-    /// Steals the oldest child of another worker, beginning after `thief`; null if there is none.
-    pub(crate) fn steal(&self, thief: usize) -> *const Control {
-        let workers = self.seats.len();
-        for victim in (thief + 1..thief + workers).map(|i| &self.seats[i % workers]) {
-            loop {
-                match victim.children.steal() {
-                    Stolen::Item(control) => return control,
-                    Stolen::Empty => break,
-                    Stolen::Retry => std::hint::spin_loop(),
-                }
+    /// Gives the oldest fiber that may leave the group to a thief of another one: of the queue, or of a worker that has not come to it; null if there is none.
+    pub(crate) fn give_away(&self) -> *const Control {
+        if self.queued() != 0 {
+            let control = self.queue.lock().list.pop();
+            if !control.is_null() {
+                self.queued.fetch_sub(1, Relaxed);
+                return control;
             }
         }
-        std::ptr::null()
+        let seats = self.seats().iter();
+        seats
+            .flat_map(|seat| [&seat.children, &seat.moving])
+            .map(steal_one)
+            .find(|control| !control.is_null())
+            .unwrap_or(std::ptr::null_mut())
     }
 
     /// Whether there is work that any worker may take. A relaxed look: the fences of `idle` make it enough.
     pub(crate) fn has_work(&self) -> bool {
-        self.queued.load(Relaxed) != 0 || self.seats.iter().any(|seat| seat.children.len() != 0)
+        self.queued.load(Relaxed) != 0 || self.seats().iter().any(|seat| seat.children.len() != 0 || seat.moving.len() != 0)
     }
 
     /// Fibers in the group's queue.
@@ -477,26 +640,22 @@ impl Group {
         self.queued.load(Relaxed)
     }
 
-    /// Fibers that have not begun to run, as a look sees them.
+    /// Fibers that have not begun to run, as a look sees them, and those that may move and are ready.
     pub(crate) fn unstarted(&self) -> usize {
-        self.queued() + self.starved_count.load(Relaxed) + self.seats.iter().map(|seat| seat.children.len()).sum::<usize>()
+        let at = |seat: &&Seat| seat.children.len() + seat.moving.len();
+        self.queued() + self.starved_count.load(Relaxed) + self.seats().iter().map(at).sum::<usize>()
     }
 
-    /// Puts an unstarted fiber aside for which there is no stack, and has every worker look whether it can spare one.
+    /// Puts an unstarted fiber aside for which there is no stack.
     ///
     /// # Safety
     /// The fiber is unstarted and the caller's alone.
-    #[cold]
     pub(crate) unsafe fn starve(&self, control: *const Control, why: &NoStack) {
-        {
-            let mut starved = self.starved.lock();
-            // SAFETY: the caller's promise.
-            unsafe { starved.lists[(*control).class().index()].push(control.cast_mut()) };
-            starved.why = Some(NeverRan::no_stack(why));
-            self.spared.clear();
-            self.starved_count.fetch_add(1, Relaxed);
-        }
-        self.seats.iter().for_each(|seat| seat.wake());
+        let mut starved = self.starved.lock();
+        // SAFETY: the caller's promise.
+        unsafe { starved.lists[(*control).class().index()].push(control.cast_mut()) };
+        starved.why = Some(NeverRan::no_stack(why));
+        self.starved_count.fetch_add(1, Relaxed);
     }
 
     /// Puts a fiber that was taken out for a stack that is not there back where it was.
@@ -515,10 +674,10 @@ impl Group {
         self.starved_count.load(Relaxed) != 0
     }
 
-    /// Whether `worker` has yet to see what it can spare for starved fibers.
+    /// Whether `worker` has yet to see what it can spare for starved fibers, of whichever group.
     #[inline]
     pub(crate) fn owes_stacks(&self, worker: usize) -> bool {
-        self.has_starved() && !self.spared.get().contains(worker)
+        !self.spared.get().contains(worker)
     }
 
     /// Notes that `worker` has handed out what it can spare.
@@ -526,12 +685,17 @@ impl Group {
         self.spared.insert(worker);
     }
 
-    /// Whether fibers starve although every worker has handed out what it can spare.
-    pub(crate) fn starves_for_good(&self) -> bool {
-        self.has_starved() && self.spared.get().len() == self.seats.len()
+    /// Every worker is to look once more what it can spare.
+    pub(crate) fn forget_spared(&self) {
+        self.spared.clear();
     }
 
-    /// Takes the oldest fiber that waits for a stack of the size numbered `class`; null if there is none. It counts as starved until [`fed`](Self::fed), so that nobody
+    /// Whether every worker has handed out what it can spare.
+    pub(crate) fn has_spared(&self) -> bool {
+        self.spared.get().len() >= self.seats().len()
+    }
+
+    /// Takes the oldest fiber that waits for a stack of the size numbered `class`; null if there is none. It counts as starved until [`fed`](Groups::fed), so that nobody
     /// believes meanwhile that all is well.
     #[cold]
     pub(crate) fn pop_starved(&self, class: usize) -> *const Control {
@@ -567,15 +731,9 @@ impl Group {
         self.starved.lock().why.clone().expect("a fiber is condemned for want of a stack only after one was refused")
     }
 
-    /// Whether all workers have lain down with no deadline, none is being woken, and no job of the pool will wake one, so that nothing inside can make anything ready. By a
-    /// worker that has lain down itself: of the last two at least one sees the other, and what its fibers counted, by the fences of their slots.
-    pub(crate) fn all_rest_for_good(&self) -> bool {
-        self.seats.iter().all(|seat| !seat.has_mail() && seat.rests_for_good()) && self.outside.load(Relaxed) == 0
-    }
-
-    /// Started fibers that have not ended.
+    /// Started fibers of this group that stay at their worker and have not ended.
     pub(crate) fn settled(&self) -> usize {
-        self.seats.iter().map(|seat| seat.settled()).sum()
+        self.seats().iter().map(|seat| seat.settled()).sum()
     }
 
     /// Whether new fibers are refused and unstarted ones dropped.
@@ -585,23 +743,32 @@ impl Group {
         self.stopping.load(Acquire) != 0
     }
 
-    /// Refuses new fibers and lets workers leave when theirs have ended.
+    /// Refuses new fibers. By [`Groups::stop`].
     pub(crate) fn stop(&self) {
         // Release: meets the Acquire in `is_stopping`.
         self.stopping.store(1, Release);
-        self.seats.iter().for_each(|seat| seat.wake());
-        self.pool.close().into_iter().for_each(make_ready);
     }
 
     /// A worker with nothing left wants to end; `false` if the queue holds work after all (I2).
     #[must_use]
     pub(crate) fn retire(&self) -> bool {
         let mut queue = self.queue.lock();
-        if !queue.list.is_empty() || self.has_starved() {
+        if !queue.list.is_empty() || !queue.pinned.is_empty() || self.has_starved() {
             return false;
         }
         queue.live_workers -= 1;
         queue.closed = queue.live_workers == 0;
         true
+    }
+}
+
+/// Steals the oldest item; null if there is none.
+pub(crate) fn steal_one<const N: usize>(deque: &Deque<Control, N>) -> *mut Control {
+    loop {
+        match deque.steal() {
+            Stolen::Item(control) => return control,
+            Stolen::Empty => return std::ptr::null_mut(),
+            Stolen::Retry => std::hint::spin_loop(),
+        }
     }
 }

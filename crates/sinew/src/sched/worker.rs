@@ -24,8 +24,8 @@ use std::io;
 use std::ptr;
 use std::sync::Arc;
 
-use crate::base::atomic::{Relaxed, spin_loop, thread_local};
-use crate::base::deque::Stolen;
+use crate::base::atomic::{AcqRel, Acquire, Relaxed, spin_loop, thread_local};
+use crate::base::deque::{Deque, Stolen};
 use crate::base::list::List;
 use crate::base::prefetch::prefetch;
 use crate::base::wheel::Entry;
@@ -39,7 +39,9 @@ use crate::fiber::task::{NeverRan, quietly};
 use crate::fiber::{Claimed, Control, Kind, Verdict, Watcher, pool};
 use crate::os::{audit, clock, fork, futex};
 use crate::sched::cancel::cancel_all;
-use crate::sched::group::{CHILDREN_MAX, Group, Rest, Seat, add};
+use crate::sched::group::{CHILDREN_MAX, Group, Rest, Seat, add, steal_one};
+use crate::sched::groups::Groups;
+use crate::sched::settings::{Policy, Queue, Spin};
 use crate::sched::slot::ASLEEP;
 
 /// Switches from fiber to fiber before the loop looks at everything else: half a microsecond of yields. A look costs about 10 ns.
@@ -53,15 +55,31 @@ const GIFTS: u32 = 32;
 /// one worker had 0.24 GB/s by the ring, 0.86 by plain calls.
 const RING_SHARERS: usize = 4;
 
-/// How long an idle worker polls before it sleeps, and the pauses between two looks. flare's numbers: 5 us, a look every 0.5 us.
+/// How long a heavy worker waits for others to take what it was woken for, and the pauses between two looks of one that polls. flare's numbers: 5 us, a look every 0.5 us.
 const SPIN_NS: u64 = 5_000;
 const SPIN_PAUSES: u32 = 16;
-/// A sleep that was shorter than this would have been better polled away: about what it costs to wake a sleeper. A core that polled in vain before it slept is woken later:
-/// an unpark by a thread, 1,000 a second, took 12.0 us with a poll before each sleep and 7.5 without (2 virtual cores, medians of 1,500).
-const SHORT_SLEEP_NS: u64 = 50_000;
+/// What it costs to wake a sleeper, until that was measured, and the bounds of what is believed: about what a futex wake takes on a quiet machine, and what it took here on a busy one.
+/// A poll in vain is not free: a core that polled before it slept is woken later. An unpark by a thread, 1,000 a second, took 12.0 us with a poll before each sleep and 7.5 without (2
+/// virtual cores, medians of 1,500).
+const WAKE_COST_NS: u64 = 10_000;
+const WAKE_COST_MIN_NS: u64 = 5_000;
+const WAKE_COST_MAX_NS: u64 = 50_000;
+/// A poll shorter than this is none.
+const SPIN_LEAST_NS: u64 = 2_000;
 
 /// Fibers of a long group queue that a worker takes at once, at most. Arbitrary: the queue's lock costs as much as a short fiber.
 const TAKE_MAX: usize = 16;
+
+/// Rounds of the loop after which the policy is turned round for one. flare's number.
+const ROUNDS: u32 = 8;
+/// Fibers that a worker runs before it looks at what any worker may take, also if its rounds are long. Go's and tokio's number.
+const TICKS: u32 = 61;
+/// Fibers woken last that run first, in a row. Arbitrary: a pair that talks stays together, and others wait for a few microseconds at most.
+const NEXT_RUNS: u32 = 32;
+/// Fibers that a thief takes at once, at most, beside the one it runs. Arbitrary: half of a full queue is more than it runs in a while.
+const STEAL_MAX: usize = 32;
+/// Strides of the search for a victim. Primes, so that one that does not divide the number of workers meets all of them.
+const STRIDES: [usize; 4] = [3, 5, 7, 11];
 
 /// Placement: a worker with this many settled fibers above its group's mean, and an eighth of the mean, leaves unstarted ones to idle lighter workers.
 /// Fork-join trees stay below it.
@@ -144,10 +162,39 @@ pub(crate) fn make_ready(claimed: Claimed) {
             return;
         }
         (*control).note_ready();
+        if kind == Kind::Mover {
+            if (*control).state.call() {
+                find_place(control);
+            }
+            return;
+        }
         let home = (*control).home().cast::<Seat>();
         match here() {
             Some(worker) if ptr::eq(worker.seat(), home) => worker.ready.push(control.cast_mut()),
             _ => (*home).deliver(control),
+        }
+    }
+}
+
+/// Puts a ready fiber that may move where a worker finds it.
+///
+/// # Safety
+/// The fiber is the caller's, and has left its stack.
+unsafe fn find_place(control: *const Control) {
+    // SAFETY: the caller's promise; seats are never freed, and a group lives while any of its fibers does.
+    unsafe {
+        let home = (*control).home().cast::<Seat>();
+        let group = &*(*home).group();
+        match here() {
+            Some(worker) if (*control).is_bound() && ptr::eq(worker.seat(), home) => worker.ready.push(control.cast_mut()),
+            _ if (*control).is_bound() => (*home).deliver(control),
+            Some(worker) if ptr::eq(worker.group(), group) => worker.take_in(control),
+            _ => {
+                // Until the push is over: the fiber may have ended by then, and its runtime with it.
+                let _kept = group.groups();
+                let queued = group.push(control, false);
+                assert!(queued, "no worker leaves before the last fiber that may move");
+            }
         }
     }
 }
@@ -167,8 +214,10 @@ pub(crate) struct Worker {
     starts: Cell<u32>,
     /// It has just spun or slept: who does so with work wakes another if there is more (law S1).
     rested: Cell<bool>,
-    /// Its last poll found something, or its last sleep was a short one: it polls before it sleeps.
-    spin_pays: Cell<bool>,
+    /// How long it polls before it sleeps: as long as a wake costs, while that pays; half as long after each poll in vain, until a sleep was so short that a poll would have been better.
+    spin_ns: Cell<u64>,
+    /// What a wake of this worker costs, by its last ones.
+    wake_cost_ns: Cell<u64>,
     /// A pusher claimed it while it was idle, and counts on it to take unstarted fibers.
     must_take: Cell<bool>,
     /// It leaves the group's work to a lighter worker and goes to sleep: it does not look at that work while somebody is on the way.
@@ -194,13 +243,33 @@ pub(crate) struct Worker {
     source_waits: Cell<usize>,
     /// I/O that did not have to wait, since a fiber last let others run for it.
     gifts: Cell<u32>,
-    group: Arc<Group>,
+    /// A fiber that may move, has come back to the loop, and has not been seen to yet.
+    left: Cell<*const Control>,
+    /// That one yielded: it is ready. Else it waits.
+    left_ready: Cell<bool>,
+    /// A fiber that runs before all others: one that was dispatched by another that had to leave by the loop.
+    urgent: Cell<*const Control>,
+    /// What any worker may take is due before its own fibers.
+    others_due: Cell<bool>,
+    /// Fibers run since it last looked there.
+    ticks: Cell<u32>,
+    /// Times in a row that the one woken last went first.
+    next_runs: Cell<u32>,
+    /// Times it found nothing to do.
+    passes: Cell<u32>,
+    /// Where its next search for a victim begins.
+    dice: Cell<u32>,
+    groups: Arc<Groups>,
+    /// Of `groups`.
+    group: *const Group,
+    seat: &'static Seat,
     index: usize,
 }
 
 impl Worker {
-    /// The worker of seat `index`.
-    pub(crate) fn new(group: Arc<Group>, index: usize) -> Self {
+    /// The worker of seat `index` of a group.
+    pub(crate) fn new(groups: Arc<Groups>, group: usize, index: usize) -> Self {
+        let group = ptr::from_ref(&groups.all[group]);
         Self {
             current: Cell::new(ptr::null()),
             sp: Cell::new(ptr::null_mut()),
@@ -210,7 +279,8 @@ impl Worker {
             settled: Cell::new(0),
             starts: Cell::new(0),
             rested: Cell::new(false),
-            spin_pays: Cell::new(true),
+            spin_ns: Cell::new(WAKE_COST_NS),
+            wake_cost_ns: Cell::new(WAKE_COST_NS),
             must_take: Cell::new(false),
             deferred: Cell::new(false),
             wound_up: Cell::new(false),
@@ -225,17 +295,35 @@ impl Worker {
             source: UnsafeCell::new(None),
             source_waits: Cell::new(0),
             gifts: Cell::new(0),
+            left: Cell::new(ptr::null()),
+            left_ready: Cell::new(false),
+            urgent: Cell::new(ptr::null()),
+            others_due: Cell::new(false),
+            ticks: Cell::new(0),
+            next_runs: Cell::new(0),
+            passes: Cell::new(0),
+            dice: Cell::new(index as u32),
+            // SAFETY: it was taken from these groups.
+            seat: unsafe { &*group }.seat(index),
+            groups,
             group,
             index,
         }
     }
 
-    pub(crate) fn group(&self) -> &Arc<Group> {
-        &self.group
+    pub(crate) fn groups(&self) -> &Arc<Groups> {
+        &self.groups
     }
 
-    pub(crate) fn seat(&self) -> &Seat {
-        self.group.seats[self.index]
+    #[inline]
+    pub(crate) fn group(&self) -> &Group {
+        // SAFETY: `groups` keeps it.
+        unsafe { &*self.group }
+    }
+
+    #[inline]
+    pub(crate) fn seat(&self) -> &'static Seat {
+        self.seat
     }
 
     /// The fiber that runs; `None` in the worker's own loop.
@@ -248,6 +336,7 @@ impl Worker {
     /// Runs fibers until the group stops and all of this worker's have ended.
     pub(crate) fn run(&self) {
         HERE.with(|here| here.set(self));
+        self.seat.counters.born_ns.store(clock::now_ns(), Relaxed);
         loop {
             if fork::is_child() {
                 end_of_child();
@@ -270,8 +359,8 @@ impl Worker {
     /// A worker that leaves rest with something to do wakes one more for what it does not take (law S1).
     #[inline]
     fn pass_on(&self) {
-        if self.rested.replace(false) && self.group.has_work() {
-            self.group.announce(1);
+        if self.rested.replace(false) && self.group().has_work() {
+            self.group().announce(1);
         }
     }
 
@@ -292,10 +381,10 @@ impl Worker {
         if let Some(stack) = self.left_stack.take() {
             self.give_left(stack);
         }
-        if self.feed.replace(false) || self.group.owes_stacks(self.index) {
+        if self.feed.replace(false) || self.owes_stacks() {
             self.feed_starved();
         }
-        if self.group.is_stopping() {
+        if self.group().is_stopping() {
             self.wind_up();
         }
     }
@@ -315,7 +404,8 @@ impl Worker {
             if control.is_null() {
                 break;
             }
-            make_ready(Claimed { control, kind: Kind::Fiber });
+            // SAFETY: the source has claimed it.
+            make_ready(unsafe { Claimed::again(control) });
         }
     }
 
@@ -327,7 +417,7 @@ impl Worker {
         // SAFETY: I1, I2 - `f` is of the runtime, and does not suspend.
         let source = unsafe { &mut *self.source.get() };
         if source.is_none() {
-            *source = Some(Source::open(self.group.io, self.seat().bell()?)?);
+            *source = Some(Source::open(self.groups.io, self.seat().bell()?)?);
         }
         Ok(f(source.as_mut().expect("it was opened just now")))
     }
@@ -340,9 +430,16 @@ impl Worker {
         source.is_some_and(|source| source.is_ring() && self.ready.len() + source.unsent() >= RING_SHARERS)
     }
 
-    /// A fiber of this worker begins, or ends, a wait at its source.
-    pub(crate) fn count_source_wait(&self, change: isize) {
-        self.source_waits.set(self.source_waits.get().wrapping_add_signed(change));
+    /// The running fiber `me` begins a wait at this worker's source.
+    pub(crate) fn begin_source_wait(&self, me: &Control) {
+        self.source_waits.set(self.source_waits.get() + 1);
+        me.set_bound(true);
+    }
+
+    /// It is over.
+    pub(crate) fn end_source_wait(&self, me: &Control) {
+        self.source_waits.set(self.source_waits.get() - 1);
+        me.set_bound(false);
     }
 
     /// The running fiber `me` has done I/O without having had to wait; from time to time it lets others run for that, if it may suspend.
@@ -369,17 +466,17 @@ impl Worker {
     /// fiber computes; but what was started meanwhile is found here. Nothing is started any more but to be refused, so none is missed.
     #[cold]
     fn wind_up(&self) {
-        if !self.wound_up.replace(true) && self.settled.get() != 0 {
-            cancel_all(&self.group, Some(self.index));
+        if !self.wound_up.replace(true) && (self.settled.get() != 0 || self.groups.movers() != 0) {
+            cancel_all(&self.groups, Some(self.seat));
         }
-        if self.group.has_starved() {
+        if self.group().has_starved() {
             self.refuse_starved();
         }
     }
 
     #[cold]
     fn give_left(&self, stack: Stack) {
-        if let Err(own) = self.group.give_reserve(stack) {
+        if let Err(own) = self.group().give_reserve(stack) {
             // SAFETY: I1, I2.
             unsafe { (*self.stacks.get()).give(own) };
         }
@@ -387,11 +484,17 @@ impl Worker {
 
     /// The next fiber to enter; null if there is nothing to do.
     fn next(&self) -> *const Control {
-        let turn = self.turn.get().wrapping_add(1);
-        self.turn.set(turn);
-        let others_first = turn.is_multiple_of(2);
-        if !others_first && !self.ready.is_empty() {
-            return self.pop_ready();
+        let urgent = self.urgent.replace(ptr::null());
+        if !urgent.is_null() {
+            return urgent;
+        }
+        self.turn.set(self.turn.get().wrapping_add(1));
+        let others_first = self.others_first();
+        if !others_first {
+            let control = self.next_own();
+            if !control.is_null() {
+                return control;
+            }
         }
         if self.leaves_to_lighter() {
             self.deferred.set(self.ready.is_empty());
@@ -406,7 +509,7 @@ impl Worker {
                 return control;
             }
         }
-        let control = self.pop_ready();
+        let control = self.next_own();
         if !control.is_null() {
             return control;
         }
@@ -421,12 +524,219 @@ impl Worker {
         self.steal()
     }
 
-    fn steal(&self) -> *const Control {
-        let control = self.group.steal(self.index);
-        if !control.is_null() {
-            add(&self.seat().counters.steals, 1);
+    /// Whether what any worker may take goes before this worker's own fibers in this turn. Neither starves the other.
+    fn others_first(&self) -> bool {
+        let eighth = self.turn.get().is_multiple_of(ROUNDS);
+        let due = match self.group().settings.policy {
+            Policy::Affinity => eighth || self.ticks.get() >= TICKS,
+            Policy::Balance => !eighth,
+        };
+        let due = self.others_due.replace(false) || due;
+        if due {
+            self.ticks.set(0);
         }
-        control
+        due
+    }
+
+    /// The next of this worker's own started fibers: the one woken last, if it may move and others have had their turn, then those that stay and those that may move, by turns.
+    fn next_own(&self) -> *const Control {
+        let control = self.take_woken_last();
+        if !control.is_null() {
+            return control;
+        }
+        if self.turn.get().is_multiple_of(2) {
+            let control = steal_one(&self.seat.moving);
+            if !control.is_null() {
+                return control;
+            }
+        }
+        let control = self.pop_ready();
+        if control.is_null() && self.seat.moving.len() != 0 { steal_one(&self.seat.moving) } else { control }
+    }
+
+    /// The fiber that was woken last on this worker and may move: its data is warm here. After some of them in a row the next one queues up like all others.
+    fn take_woken_last(&self) -> *const Control {
+        if self.seat.next.load(Relaxed).is_null() {
+            self.next_runs.set(0);
+            return ptr::null();
+        }
+        // Acquire: meets the Release in `take_in`; though that was this thread, a thief may have had it meanwhile.
+        let control = self.seat.next.swap(ptr::null_mut(), Acquire);
+        let runs = self.next_runs.get() + 1;
+        if control.is_null() || runs <= NEXT_RUNS {
+            self.next_runs.set(runs);
+            return control;
+        }
+        self.next_runs.set(0);
+        // SAFETY: F1 - taken out, so it is ours.
+        unsafe { self.push_moving(control) };
+        ptr::null()
+    }
+
+    /// Takes a ready fiber of this group in that may move. By a fiber of this worker, or its loop.
+    ///
+    /// # Safety
+    /// The fiber is the caller's, has left its stack, and is of this group.
+    unsafe fn take_in(&self, control: *const Control) {
+        let settings = &self.group().settings;
+        // SAFETY: the caller's promise.
+        unsafe {
+            if settings.shakes && self.shake(control) {
+                return;
+            }
+            if settings.queue == Queue::Shared || (*control).is_pinned() {
+                let queued = self.group().push(control, false);
+                assert!(queued, "this worker is there");
+            } else if self.current.get().is_null() {
+                self.push_moving(control);
+            } else {
+                // Release: meets the Acquire of who takes it. Nobody is woken for it: this worker is about to take it.
+                let before = self.seat.next.swap(control.cast_mut(), AcqRel);
+                if !before.is_null() {
+                    self.push_moving(before);
+                }
+            }
+        }
+    }
+
+    /// Queues a ready fiber that may move at this worker, and wakes another one for it if this one has others to run.
+    ///
+    /// # Safety
+    /// The fiber is the caller's, has left its stack, and is of this group.
+    unsafe fn push_moving(&self, control: *const Control) {
+        if !self.seat.moving.push(control.cast_mut()) {
+            self.spill(&self.seat.moving);
+            let pushed = self.seat.moving.push(control.cast_mut());
+            debug_assert!(pushed, "no room after half of them were moved");
+        }
+        if self.seat.moving.len() > 1 || self.runs_another_first() {
+            self.announce(1);
+        }
+    }
+
+    /// Whether this worker runs another fiber before it comes to one that is queued now.
+    fn runs_another_first(&self) -> bool {
+        !self.current.get().is_null() || !self.urgent.get().is_null() || !self.ready.is_empty()
+    }
+
+    /// Gives a fiber that may move to the next worker, if there is one: it is to show at once whether it bears that.
+    unsafe fn shake(&self, control: *const Control) -> bool {
+        let seats = self.group().seats();
+        if seats.len() < 2 || self.group().is_stopping() {
+            return false;
+        }
+        let to = seats[(self.index + 1) % seats.len()];
+        // SAFETY: the caller's promise; its new home is where it is delivered to.
+        unsafe {
+            (*control).move_to(ptr::from_ref(to).cast());
+            to.deliver(control);
+        }
+        true
+    }
+
+    fn announce(&self, items: usize) {
+        if !self.group().announce(items) {
+            add(&self.seat.counters.unserved, 1);
+        }
+    }
+
+    /// Steals from the others of this group, beginning anywhere: half of what one of them has.
+    fn steal(&self) -> *const Control {
+        let seats = self.group().seats();
+        if seats.len() < 2 {
+            return ptr::null();
+        }
+        add(&self.seat.counters.thefts, 1);
+        for victim in self.victims(seats.len()) {
+            let mut control = self.rob(&seats[victim].children, &self.seat.children);
+            if control.is_null() {
+                control = self.rob(&seats[victim].moving, &self.seat.moving);
+            }
+            if !control.is_null() {
+                add(&self.seat.counters.steals, 1);
+                return control;
+            }
+        }
+        ptr::null()
+    }
+
+    /// The other workers of this group, each once, from a random one on by a stride that meets all of them.
+    fn victims(&self, workers: usize) -> impl Iterator<Item = usize> + use<> {
+        let (me, start) = (self.index, self.roll() as usize);
+        let stride = STRIDES[start % STRIDES.len()];
+        let stride = if workers.is_multiple_of(stride) { 1 } else { stride };
+        (0..workers).map(move |i| (start.wrapping_add(i * stride)) % workers).filter(move |&victim| victim != me)
+    }
+
+    fn roll(&self) -> u32 {
+        // Marsaglia's xorshift; it must not stand at zero.
+        let mut dice = self.dice.get() | 1 << 31;
+        dice ^= dice << 13;
+        dice ^= dice >> 17;
+        dice ^= dice << 5;
+        self.dice.set(dice);
+        dice
+    }
+
+    /// Takes the oldest fiber of a victim's deque, and of the rest so many that both have as much; null if it has none.
+    fn rob(&self, from: &Deque<Control, CHILDREN_MAX>, into: &Deque<Control, CHILDREN_MAX>) -> *const Control {
+        if from.len() == 0 {
+            return ptr::null();
+        }
+        let first = steal_one(from);
+        let more = from.len() / 2;
+        for _ in 0..more.min(STEAL_MAX) {
+            let control = steal_one(from);
+            if control.is_null() {
+                break;
+            }
+            let pushed = into.push(control);
+            assert!(pushed, "a thief has nothing of its own");
+        }
+        first
+    }
+
+    /// Steals from other groups: where this one was sent to, and from each after so many idle passes. What it gets is this worker's own then; whether it got any.
+    fn steal_abroad(&self) -> bool {
+        let passes = self.passes.get().wrapping_add(1);
+        self.passes.set(passes);
+        let errands = self.group().take_errands();
+        for &(victim, ratio) in &self.group().settings.victims {
+            if errands & 1 << (victim % 64) == 0 && !passes.is_multiple_of(ratio) {
+                continue;
+            }
+            let (tried, won) = &self.group().thefts[victim];
+            tried.fetch_add(1, Relaxed);
+            // SAFETY: F1 - given away, so it is ours; one that has started may move.
+            let Some(control) = (unsafe { self.groups.all[victim].give_away().as_ref() }) else { continue };
+            won.fetch_add(1, Relaxed);
+            let place = if control.is_started() { &self.seat.moving } else { &self.seat.children };
+            let pushed = place.push(ptr::from_ref(control).cast_mut());
+            assert!(pushed, "an idle worker has nothing of its own");
+            return true;
+        }
+        false
+    }
+
+    /// A fiber that may move, was woken last on a worker of this group and has not been run there: that is stuck in another one. The worker, the fiber, and how many switches
+    /// that worker had counted.
+    fn stuck(&self) -> Option<(&'static Seat, *mut Control, u64)> {
+        let others = self.group().seats().iter().filter(|seat| !ptr::eq(**seat, self.seat));
+        others.map(|&seat| (seat, seat.next.load(Relaxed), seat.counters.switches.load(Relaxed))).find(|(_, control, _)| !control.is_null())
+    }
+
+    /// Takes the fiber that was found stuck before, if it still is: the last that a thief takes.
+    fn take_stuck(&self, (seat, control, switches): (&'static Seat, *mut Control, u64)) -> bool {
+        // Acquire: meets the Release in `take_in`.
+        if seat.counters.switches.load(Relaxed) != switches
+            || seat.next.compare_exchange(control, ptr::null_mut(), Acquire, Relaxed).is_err()
+        {
+            return false;
+        }
+        add(&self.seat.counters.steals, 1);
+        let pushed = self.seat.moving.push(control);
+        assert!(pushed, "an idle worker has nothing of its own");
+        true
     }
 
     /// Whether unstarted fibers are left to a worker with fewer settled ones, which is idle and has been called, or is on its way already (placement
@@ -435,20 +745,20 @@ impl Worker {
     /// One that was claimed itself may still leave them to another that is on its way, which will see them; the last to arrive finds nobody coming
     /// and takes them.
     fn leaves_to_lighter(&self) -> bool {
-        let idle = &self.group.idle;
+        let idle = &self.group().idle;
         if idle.sleeping().is_empty() && idle.spinning().is_empty() && !idle.is_somebody_coming() {
             return false;
         }
-        let calls = || !self.must_take.get() && self.group.call_lighter(self.index);
-        self.group.has_work() && self.is_heavy() && (idle.is_somebody_coming() || calls())
+        let calls = || !self.must_take.get() && self.group().call_lighter(self.index);
+        self.group().has_work() && self.is_heavy() && (idle.is_somebody_coming() || calls())
     }
 
     /// Gives the others a moment to take what this heavy worker was woken for: most often the spawner's own worker does, as its fiber suspends. If it does
     /// not, this one takes it.
     fn others_take(&self) -> bool {
         let end_ns = clock::now_ns() + SPIN_NS;
-        while self.group.has_work() {
-            if !self.group.spins || self.seat().has_mail() || clock::now_ns() >= end_ns {
+        while self.group().has_work() {
+            if !self.group().spins() || self.seat().has_mail() || clock::now_ns() >= end_ns {
                 return false;
             }
             // Where there are more threads than cores, the one that is to take it may have been pushed off this very core by our wake.
@@ -459,7 +769,7 @@ impl Worker {
     }
 
     fn is_heavy(&self) -> bool {
-        let mean = self.group.settled() / self.group.seats.len();
+        let mean = self.group().settled() / self.group().seats().len();
         let slack = if self.starts.get() < RESTED_STARTS { HEAVY_RESTED } else { (mean / 8).max(HEAVY_BUSY) };
         self.settled.get() > mean + slack
     }
@@ -495,18 +805,66 @@ impl Worker {
 
     /// Runs `control`, and whatever it hands over to, until one comes back to the loop.
     fn enter(&self, control: &Control) {
-        if !control.is_started() && !self.start(control) {
-            return;
+        if !control.is_started() {
+            if !self.start(control) {
+                return;
+            }
+        } else if !ptr::eq(control.home().cast(), self.seat) {
+            control.move_to(ptr::from_ref(self.seat).cast());
         }
-        debug_assert!(ptr::eq(control.home().cast(), self.seat()), "F5: fiber {control} resumed by another worker than its own");
-        self.budget.set(TURN);
+        let turn = self.turn_length();
+        self.budget.set(turn);
         self.current.set(control);
         self.note_running(control);
         // SAFETY: F1 - the fiber was taken from a queue; F3 - only this worker resumes it, and it stands in its loop.
         unsafe { switch_keeping_float(self.sp.as_ptr(), control.sp()) };
         self.current.set(ptr::null());
         let counters = &self.seat().counters;
-        add(&counters.switches, u64::from(TURN - self.budget.get()) + 1);
+        let switches = turn - self.budget.get() + 1;
+        add(&counters.switches, u64::from(switches));
+        self.ticks.set(self.ticks.get() + switches);
+        if !self.left.get().is_null() {
+            self.see_to_left();
+        }
+    }
+
+    /// A fiber that may move has come back to the loop, and left its stack: if it is ready, or has been called, others may have it from now on.
+    fn see_to_left(&self) {
+        let control = self.left.replace(ptr::null());
+        // SAFETY: F1 - a fiber that has just left is its worker's, until `leave` says that its waker has it.
+        unsafe {
+            if self.left_ready.replace(false) {
+                self.queue_again(control);
+            } else if (*control).state.leave() {
+                find_place(control);
+            }
+        }
+    }
+
+    /// Queues a fiber that may move and has yielded, behind all others.
+    ///
+    /// # Safety
+    /// The fiber is the caller's, and has left its stack.
+    unsafe fn queue_again(&self, control: *const Control) {
+        let settings = &self.group().settings;
+        // SAFETY: the caller's promise.
+        unsafe {
+            if (*control).is_bound() {
+                self.ready.push(control.cast_mut());
+            } else if settings.shakes || settings.queue == Queue::Stealing && !(*control).is_pinned() {
+                self.take_in(control);
+            } else {
+                // Nobody is woken for it if this worker looks there next.
+                self.others_due.set(true);
+                let queued = self.group().push(control, !self.runs_another_first());
+                assert!(queued, "this worker is there");
+            }
+        }
+    }
+
+    /// Switches from fiber to fiber that this turn may have: none where others go first and wait.
+    fn turn_length(&self) -> u32 {
+        if self.group().settings.policy == Policy::Balance && self.group().queued() != 0 { 0 } else { TURN }
     }
 
     /// Counts how long it was ready, if this wake is timed.
@@ -520,6 +878,9 @@ impl Worker {
     /// Gives an unstarted fiber a stack and settles it here; `false` if there is none and it was put aside.
     fn start(&self, control: &Control) -> bool {
         self.judge(control);
+        if let Some(waited_ns) = control.take_ready_time() {
+            self.seat.counters.start_latency.record(waited_ns);
+        }
         // SAFETY: I1, I2.
         let taken = unsafe { (*self.stacks.get()).take(control.class()) };
         match taken {
@@ -529,7 +890,7 @@ impl Worker {
             }
             Err(why) => {
                 // SAFETY: the fiber is unstarted and ours.
-                unsafe { self.group.starve(control, &why) };
+                unsafe { self.groups.starve(self.group(), control, &why) };
                 false
             }
         }
@@ -537,7 +898,7 @@ impl Worker {
 
     /// Nothing begins to run in a runtime that is being shut down.
     fn judge(&self, control: &Control) {
-        if self.group.is_stopping() && control.verdict() == Verdict::Run {
+        if self.group().is_stopping() && control.verdict() == Verdict::Run {
             control.condemn(Verdict::ShutDown);
         }
     }
@@ -552,7 +913,15 @@ impl Worker {
     fn settle_at(&self, control: &Control, stack: Stack, sp: *mut u8) {
         control.settle(ptr::from_ref(self.seat()).cast(), stack, sp);
         self.starts.set(self.starts.get().saturating_add(1));
-        self.count_settled(1);
+        if control.may_move() {
+            self.groups.mover_comes();
+            if self.group().is_stopping() {
+                // A shutdown looks for what has started; it may have looked before.
+                let _ = control.state.cancel();
+            }
+        } else {
+            self.count_settled(1);
+        }
     }
 
     fn count_settled(&self, change: isize) {
@@ -565,21 +934,28 @@ impl Worker {
     fn feed_starved(&self) {
         // SAFETY: I1, I2.
         unsafe { (*self.stacks.get()).share(0) };
-        self.group.note_spared(self.index);
-        (0..CLASSES).for_each(|class| while self.group.has_starved() && self.feed_one(class) {});
+        self.group().note_spared(self.index);
+        (0..CLASSES).for_each(|class| while self.group().has_starved() && self.feed_one(class) {});
+        self.groups.pass_stacks_on(self.group());
+    }
+
+    /// Whether this worker has yet to see what it can spare for starved fibers.
+    #[inline]
+    fn owes_stacks(&self) -> bool {
+        self.groups.has_starved() && self.group().owes_stacks(self.index)
     }
 
     /// Starts a fiber that found no stack of this size; `false` if there is none, or still no stack.
     fn feed_one(&self, class: usize) -> bool {
         // SAFETY: popped, so it is ours.
-        let Some(control) = (unsafe { self.group.pop_starved(class).as_ref() }) else { return false };
+        let Some(control) = (unsafe { self.group().pop_starved(class).as_ref() }) else { return false };
         // SAFETY: I1, I2; and the fiber is in no list.
         unsafe {
             let Ok(stack) = (*self.stacks.get()).take(control.class()) else {
-                self.group.starve_again(control);
+                self.group().starve_again(control);
                 return false;
             };
-            self.group.fed();
+            self.groups.fed(self.group());
             self.judge(control);
             self.settle(control, stack);
             self.ready.push(ptr::from_ref(control).cast_mut());
@@ -590,14 +966,14 @@ impl Worker {
     /// Ends the oldest fiber that found no stack, on a stack of the reserve; `false` if there is no such fiber, or no such stack.
     #[cold]
     fn refuse_starved(&self) -> bool {
-        let Some(stack) = self.group.take_reserve() else { return false };
+        let Some(stack) = self.group().take_reserve() else { return false };
         // SAFETY: popped, so it is ours.
-        let Some(control) = (0..CLASSES).find_map(|class| unsafe { self.group.pop_starved(class).as_ref() }) else {
-            self.group.give_reserve(stack).expect("a stack of the reserve");
+        let Some(control) = (0..CLASSES).find_map(|class| unsafe { self.group().pop_starved(class).as_ref() }) else {
+            self.group().give_reserve(stack).expect("a stack of the reserve");
             return false;
         };
-        control.condemn(if self.group.is_stopping() { Verdict::ShutDownInReserve } else { Verdict::NoStack });
-        self.group.fed();
+        control.condemn(if self.group().is_stopping() { Verdict::ShutDownInReserve } else { Verdict::NoStack });
+        self.groups.fed(self.group());
         self.settle(control, stack);
         // SAFETY: it is started now, and in no list.
         unsafe { self.ready.push(ptr::from_ref(control).cast_mut()) };
@@ -605,21 +981,33 @@ impl Worker {
     }
 
     fn may_retire(&self) -> bool {
-        self.group.is_stopping() && self.settled.get() == 0 && !self.seat().has_mail() && self.group.retire()
+        self.group().is_stopping()
+            && self.settled.get() == 0
+            && !self.seat().has_mail()
+            && self.groups.has_no_movers()
+            && self.group().retire()
     }
 
     /// Has nothing to do: polls for a while, if few others do, then sleeps.
     fn rest(&self) {
         self.seat().counters.ready.store(0, Relaxed);
         self.rested.set(true);
-        if !(self.group.spins && !self.deferred.get() && self.spin_pays.get() && !self.source_calls() && self.spin()) {
-            self.sleep();
+        let may_spin = self.spin_limit_ns() != 0 && !self.deferred.get() && !self.source_calls();
+        if may_spin && !self.group().has_errands() {
+            let stuck = self.stuck();
+            if self.spin() || stuck.is_some_and(|stuck| self.take_stuck(stuck)) {
+                return;
+            }
         }
+        if !self.group().settings.victims.is_empty() && self.steal_abroad() {
+            return;
+        }
+        self.sleep();
     }
 
     /// Polls; `true` if there is something to do.
     fn spin(&self) -> bool {
-        let idle = &self.group.idle;
+        let idle = &self.group().idle;
         if !idle.begin_spin(self.index) {
             return false;
         }
@@ -629,28 +1017,41 @@ impl Worker {
         if found && !idle.spinning().is_empty() {
             idle.leave_pending();
         }
-        self.spin_pays.set(found || claimed);
-        found || claimed
+        let pays = found || claimed;
+        self.spin_ns.set(if pays { self.wake_cost_ns.get() } else { less_spin_ns(self.spin_ns.get()) });
+        pays
+    }
+
+    /// How long it may poll now; 0 is not at all.
+    fn spin_limit_ns(&self) -> u64 {
+        match self.group().settings.spin {
+            Spin::Never => 0,
+            Spin::Fixed(duration) => u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
+            Spin::Adaptive => self.spin_ns.get(),
+        }
     }
 
     fn poll(&self) -> bool {
         // SAFETY: I1, I2.
         let wake_ns = unsafe { (*self.timers.get()).next_ns() };
-        let end_ns = clock::now_ns() + SPIN_NS;
-        loop {
+        let begun_ns = clock::now_ns();
+        let end_ns = begun_ns.saturating_add(self.spin_limit_ns());
+        self.seat.counters.idle_since_ns.store(begun_ns, Relaxed);
+        let mut now_ns = begun_ns;
+        let found = loop {
             if self.has_work() || self.source_calls() {
-                return true;
+                break true;
             }
-            self.group.replace_spinner();
-            let now_ns = clock::now_ns();
-            if now_ns >= wake_ns {
-                return true;
-            }
-            if now_ns >= end_ns {
-                return false;
+            self.group().replace_spinner();
+            now_ns = clock::now_ns();
+            if now_ns >= wake_ns || now_ns >= end_ns {
+                break now_ns >= wake_ns;
             }
             (0..SPIN_PAUSES).for_each(|_| spin_loop());
-        }
+        };
+        self.seat.counters.idle_since_ns.store(0, Relaxed);
+        add(&self.seat.counters.spun_ns, now_ns - begun_ns);
+        found
     }
 
     /// Sleeps until there is something to do; or finds that there is, and does not.
@@ -662,10 +1063,11 @@ impl Worker {
         let sleep_ns = alarm_at(wake_ns, armed, self.alarm_ns.get()).min(self.trim_when_due());
         self.seat().set_rest(Rest { for_good, at_source });
         self.seat().slot.lie_down();
-        self.group.idle.enter_sleep(self.index);
+        self.group().idle.enter_sleep(self.index);
         if !self.has_work() && !self.must_refuse() {
             add(&self.seat().counters.sleeps, 1);
             let begun_ns = clock::now_ns();
+            self.seat.counters.idle_since_ns.store(begun_ns, Relaxed);
             if at_source {
                 self.sleep_at_source(sleep_ns);
             } else {
@@ -674,16 +1076,32 @@ impl Worker {
                 }
             }
             let now_ns = clock::now_ns();
-            // To poll memory brings no I/O.
-            self.spin_pays.set(now_ns - begun_ns < SHORT_SLEEP_NS && !(at_source && self.seat().slot.is_asleep()));
+            self.seat.counters.idle_since_ns.store(0, Relaxed);
+            add(&self.seat.counters.slept_ns, now_ns - begun_ns);
+            self.learn_from_sleep(begun_ns, now_ns, at_source);
             if now_ns >= wake_ns {
                 self.alarm_ns.set(now_ns);
             }
         }
         self.seat().slot.get_up();
-        self.must_take.set(self.group.idle.leave_sleep(self.index));
+        self.must_take.set(self.group().idle.leave_sleep(self.index));
         self.deferred.set(false);
         self.starts.set(0);
+    }
+
+    /// Sees what the wake from a sleep cost, and whether to poll would have been better.
+    fn learn_from_sleep(&self, begun_ns: u64, now_ns: u64, at_source: bool) {
+        if let Some(cost_ns) = self.seat.wake_cost_ns(begun_ns, now_ns) {
+            self.seat.counters.wake_cost.record(cost_ns);
+            // By an eighth each time: one wake that met a busy machine says little.
+            let before_ns = self.wake_cost_ns.get();
+            self.wake_cost_ns.set(((before_ns * 7 + cost_ns) / 8).clamp(WAKE_COST_MIN_NS, WAKE_COST_MAX_NS));
+        }
+        // To poll memory brings no I/O.
+        let brought_io = at_source && self.seat.slot.is_asleep();
+        if !brought_io && now_ns - begun_ns < 2 * self.wake_cost_ns.get() {
+            self.spin_ns.set(self.wake_cost_ns.get());
+        }
     }
 
     /// Sleeps where I/O ends the sleep too. For whatever reason it ends: the loop looks at everything.
@@ -694,7 +1112,11 @@ impl Worker {
 
     /// Whether fibers starve and nothing that could give them a stack can run: then the oldest has been readied to be ended.
     fn must_refuse(&self) -> bool {
-        if !self.group.starves_for_good() || !self.group.all_rest_for_good() {
+        if !self.groups.starves_for_good() || !self.groups.all_rest_for_good() {
+            return false;
+        }
+        if !self.group().has_starved() {
+            self.groups.pass_stacks_on(self.group());
             return false;
         }
         // Once more: a stack may have been handed out while another worker held the fiber that it would have served.
@@ -704,11 +1126,12 @@ impl Worker {
 
     /// What an idle worker must not oversleep. The fences in `lie_down` and `enter_sleep` make these relaxed looks enough.
     fn has_work(&self) -> bool {
-        let group = &self.group;
+        let group = self.group();
         self.seat().has_mail()
             || (group.has_work() && !(self.deferred.get() && group.idle.is_somebody_coming()))
-            || group.owes_stacks(self.index)
-            || (group.is_stopping() && (self.settled.get() == 0 || !self.wound_up.get()))
+            || group.has_errands()
+            || self.owes_stacks()
+            || (group.is_stopping() && (!self.wound_up.get() || (self.settled.get() == 0 && self.groups.movers() == 0)))
     }
 
     /// Gives idle stacks' pages back if it is time; says when to come again. By a worker with nothing to do.
@@ -726,47 +1149,78 @@ impl Worker {
         self.trim_ns.get()
     }
 
-    /// Makes an unstarted child known; `false` if it could not be, and the group refused it.
+    /// Makes an unstarted child known, and unless that is to be `quiet`, wakes a worker for it; `false` if it could not be, and the group refused it.
     ///
     /// # Safety
     /// The fiber is unstarted and the caller's alone.
     #[must_use]
-    pub(crate) unsafe fn adopt(&self, control: *const Control) -> bool {
+    pub(crate) unsafe fn adopt(&self, control: &Control, quiet: bool) -> bool {
         add(&self.seat().counters.spawned, 1);
+        if self.group().settings.queue == Queue::Shared || control.is_pinned() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.group().push(control, quiet) };
+        }
+        let control = ptr::from_ref(control);
         if self.seat().children.push(control.cast_mut()) {
-            self.group.announce(1);
+            match quiet {
+                true => self.group().note_quiet(1),
+                false => self.announce(1),
+            }
             return true;
         }
-        self.spill();
+        self.spill(&self.seat.children);
         let pushed = self.seat().children.push(control.cast_mut());
         debug_assert!(pushed, "no room for a child after half of them were moved");
         pushed
     }
 
+    /// Runs an unstarted fiber at once, in the place of `me`, which is queued.
+    ///
+    /// # Safety
+    /// The child is unstarted and the caller's alone, `me` is the running fiber and may suspend.
+    pub(crate) unsafe fn dispatch(&self, me: &Control, child: &'static Control) {
+        add(&self.seat().counters.spawned, 1);
+        if !self.start(child) {
+            return;
+        }
+        // SAFETY: F1 - a running fiber is in no list; the child is started, in no list, and gone to or left to the loop.
+        unsafe {
+            if me.is_marked() || self.budget.get() == 0 {
+                self.urgent.set(child);
+                return self.make_way(me);
+            }
+            self.ready.push(ptr::from_ref(me).cast_mut());
+            self.budget.set(self.budget.get() - 1);
+            self.current.set(child);
+            self.note_running(child);
+            self.go(me, child.sp());
+        }
+    }
+
     /// Moves the oldest half of the children to the group's queue: one claim and one wake call for all of them, and their order holds.
     #[cold]
-    fn spill(&self) {
-        let (children, oldest) = (&self.seat().children, List::new());
+    fn spill(&self, deque: &Deque<Control, CHILDREN_MAX>) {
+        let oldest = List::new();
         while oldest.len() < CHILDREN_MAX / 2 {
-            match children.steal() {
+            match deque.steal() {
                 // SAFETY: F1 - taken out, so it is ours and in no list.
                 Stolen::Item(control) => unsafe { oldest.push(control) },
                 Stolen::Retry => spin_loop(),
                 Stolen::Empty => break,
             }
         }
-        self.group.overflowed.fetch_add(oldest.len() as u64, Relaxed);
-        let queued = self.group.push_all(&oldest);
+        self.group().overflowed.fetch_add(oldest.len() as u64, Relaxed);
+        let queued = self.group().push_all(&oldest);
         assert!(queued, "the queue of a group is closed by its last worker, and this one is there");
     }
 
     /// The oldest of the group's queue; of a long queue this worker's share too, as children, which the others may steal.
     fn take_of_group(&self) -> *const Control {
-        if self.group.queued() == 0 {
+        if self.group().queued() == 0 {
             return ptr::null();
         }
         let share = List::new();
-        self.group.take(if self.seat().children.len() == 0 { TAKE_MAX } else { 1 }, &share);
+        self.group().take(if self.seat().children.len() == 0 { TAKE_MAX } else { 1 }, &share);
         let first = share.pop();
         if !share.is_empty() {
             self.keep(&share);
@@ -785,7 +1239,7 @@ impl Worker {
             assert!(pushed, "no room for {count} children where there were none");
         }
         // Whoever was woken for them has perhaps found nothing while they were in nobody's queue (S1).
-        self.group.announce(count);
+        self.announce(count);
     }
 
     /// The region that the running fiber `me` is in, if there is one.
@@ -815,7 +1269,28 @@ impl Worker {
         self.run_hooks(me, When::Suspend);
         begin();
         // SAFETY: the caller's promise; hooks cannot suspend, so all is as it was.
+        unsafe {
+            match me.may_move() {
+                true => self.leave_moving(me, false),
+                false => self.go(me, self.back_to_loop()),
+            }
+        }
+    }
+
+    /// Leaves `me`, which may move, for the loop: only once it has left its stack may another worker have it (F3). `ready` if it yields.
+    ///
+    /// # Safety
+    /// As `leave`.
+    unsafe fn leave_moving(&self, me: &Control, ready: bool) {
+        self.left.set(me);
+        self.left_ready.set(ready);
+        // A fiber that unwinds stays: std counts panics by thread.
+        let was_bound = std::thread::panicking().then(|| me.set_bound(true));
+        // SAFETY: the caller's promise.
         unsafe { self.go(me, self.back_to_loop()) };
+        if let Some(was_bound) = was_bound {
+            me.set_bound(was_bound);
+        }
     }
 
     fn run_hooks(&self, me: &Control, when: When) {
@@ -843,7 +1318,7 @@ impl Worker {
             self.ready.push(ptr::from_ref(me).cast_mut());
             if ptr::eq(self.ready.first(), me) {
                 // No other fiber is ready: those not yet started are whom this yield is for.
-                self.turn.set(self.turn.get() | 1);
+                self.others_due.set(true);
                 self.go(me, self.back_to_loop());
             } else {
                 self.leave(me);
@@ -858,14 +1333,40 @@ impl Worker {
         if let Some(region) = self.region(me) {
             region.refuse();
         }
-        // SAFETY: F1 - a running fiber is in no list; in this state (`RUNNING`) no hook can put it into one.
-        unsafe {
-            self.leave_marked(me, || {
-                self.ready.push(ptr::from_ref(me).cast_mut());
-                self.turn.set(self.turn.get() | 1);
-            });
+        if !me.is_held() && !self.has_others() && self.may_skip_yield() {
+            return;
         }
-        self.run_hooks(me, When::Resume);
+        self.others_due.set(true);
+        // SAFETY: F1 - a running fiber is in no list.
+        unsafe { self.make_way(me) };
+    }
+
+    /// Queues `me`, which is ready, behind all others, and goes to the loop; with its hooks before and after.
+    ///
+    /// # Safety
+    /// `me` is the running fiber, and may suspend.
+    unsafe fn make_way(&self, me: &Control) {
+        let held = me.is_held();
+        if held {
+            self.run_hooks(me, When::Suspend);
+        }
+        // SAFETY: the caller's promise; in this state (`RUNNING`) no hook can have put it into a list.
+        unsafe {
+            if me.may_move() {
+                self.leave_moving(me, true);
+            } else {
+                self.ready.push(ptr::from_ref(me).cast_mut());
+                self.go(me, self.back_to_loop());
+            }
+        }
+        if held {
+            resume_hooks(me);
+        }
+    }
+
+    /// Whether another started fiber is ready here, or any that may move elsewhere in the group's queue.
+    fn has_others(&self) -> bool {
+        !self.ready.is_empty() || self.seat.moving.len() != 0 || !self.seat.next.load(Relaxed).is_null() || self.group().queued() != 0
     }
 
     /// Whether nobody else wants this thread. Looked at from time to time only: timers and the group are the loop's.
@@ -903,10 +1404,15 @@ impl Worker {
     #[inline(never)]
     unsafe fn suspend_marked(&self, me: &Control) -> Cause {
         self.count_unwinding();
+        if !me.is_held() {
+            // SAFETY: the caller's promise.
+            unsafe { self.leave_moving(me, false) };
+            return me.state.end_wait();
+        }
         // SAFETY: the caller's promise.
         unsafe { self.leave_marked(me, || ()) };
         let cause = me.state.end_wait();
-        self.run_hooks(me, When::Resume);
+        resume_hooks(me);
         cause
     }
 
@@ -947,11 +1453,15 @@ impl Worker {
     /// As `suspend`; and `entry` is a new one for `me`, which stays in place until this returns.
     #[inline(always)]
     unsafe fn suspend_with(&self, me: &Control, entry: &Entry, deadline_ns: u64) -> Cause {
-        // SAFETY: the caller's promise; I1, I2.
+        let was_bound = me.may_move() && me.set_bound(true);
+        // SAFETY: the caller's promise; I1, I2. One that may move is bound meanwhile, so the timers are the same.
         unsafe {
             (*self.timers.get()).arm(entry, deadline_ns);
             let cause = self.suspend(me);
             (*self.timers.get()).disarm(entry);
+            if me.may_move() {
+                me.set_bound(was_bound);
+            }
             cause
         }
     }
@@ -993,7 +1503,10 @@ impl Worker {
         }
         // SAFETY: F1, F3 - `to` is the loop, or a fiber just taken from this worker's list.
         unsafe { switch_keeping_float(me.sp_place(), to) };
-        debug_assert!(ptr::eq(self.current.get(), me), "F2: another fiber stands where {me} goes on");
+        if cfg!(debug_assertions) {
+            let current = here().map_or(ptr::null(), |worker| worker.current.get());
+            assert!(fork::is_child() || ptr::eq(current, me), "F2: another fiber stands where {me} goes on");
+        }
     }
 
     /// Chooses who runs next: a ready fiber while the turn lasts, else the loop. Gives the place to go on at.
@@ -1021,7 +1534,10 @@ impl Worker {
 
     /// The fiber has ended on the stack we stand on: finds the next one for this stack, or the place to leave it for.
     fn after_end(&self, control: &Control) -> AfterEnd {
-        self.count_settled(-1);
+        let moved = control.may_move();
+        if !moved {
+            self.count_settled(-1);
+        }
         add(&self.seat().counters.ended, 1);
         // SAFETY: F4 - the stack goes to the next fiber in place, or to caches of this worker, which nobody else can take from
         // before this stack has been left (`stack.rs`, I2).
@@ -1032,13 +1548,16 @@ impl Worker {
             // SAFETY: the last reference is gone.
             unsafe { recycle(control) };
         }
-        self.feed.set(self.group.has_starved());
+        self.feed.set(self.groups.has_starved());
+        if moved {
+            self.groups.mover_goes();
+        }
         if condemned {
             // It may be one of the group's reserve, which others could take at once (F4): the loop gives it back.
             self.left_stack.set(Some(stack));
             return AfterEnd::Leave(self.back_to_loop());
         }
-        let may_stay = self.ready.is_empty() && self.budget.get() != 0 && !self.group.is_stopping();
+        let may_stay = self.ready.is_empty() && self.budget.get() != 0 && !self.group().is_stopping();
         if let Some(next) = may_stay.then(|| self.child_for(&stack)).flatten() {
             self.budget.set(self.budget.get() - 1);
             // Not `prepare`: it would write over the frame we stand on. The place to begin at is never gone to.
@@ -1074,6 +1593,13 @@ enum AfterEnd {
     Leave(*mut u8),
 }
 
+/// Runs the hooks of a fiber that goes on, wherever that is.
+fn resume_hooks(me: &Control) {
+    if let Some(worker) = here() {
+        worker.run_hooks(me, When::Resume);
+    }
+}
+
 /// What every fiber's stack begins with.
 unsafe extern "C" fn root(arg: *mut u8) -> ! {
     // SAFETY: `settle` gave the control block of the fiber whose stack this is.
@@ -1106,7 +1632,7 @@ fn run_to_end(control: &Control) {
     let ended = unsafe {
         match control.verdict() {
             Verdict::Run => (table.run)(control),
-            Verdict::NoStack => (table.refuse)(control, here().expect("a fiber runs on a worker").group.starved_why()),
+            Verdict::NoStack => (table.refuse)(control, here().expect("a fiber runs on a worker").group().starved_why()),
             Verdict::ShutDown | Verdict::ShutDownInReserve => (table.refuse)(control, NeverRan::shut_down()),
         }
     };
@@ -1131,6 +1657,12 @@ fn run_to_end(control: &Control) {
 /// When a worker gets up for the next of its `armed` deadlines, having done so `before_ns`.
 fn alarm_at(wake_ns: u64, armed: usize, before_ns: u64) -> u64 {
     if armed <= ALARM_FEW { wake_ns } else { wake_ns.max(before_ns + ALARM_GAP_NS) }
+}
+
+/// How long to poll after a poll of `spin_ns` was in vain.
+fn less_spin_ns(spin_ns: u64) -> u64 {
+    let half_ns = spin_ns / 2;
+    if half_ns < SPIN_LEAST_NS { 0 } else { half_ns }
 }
 
 /// Whether it is `deadline_ns`; `u64::MAX` is never.

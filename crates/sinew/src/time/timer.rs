@@ -43,10 +43,10 @@ use crate::os::lock::Lock;
 use crate::os::{clock, fork};
 use crate::rt::cancel::cancelled;
 use crate::rt::fiber::Fiber;
-use crate::rt::runtime::current_group;
+use crate::rt::runtime::current_groups;
 use crate::rt::spawn::{Settings, launch_detached};
 use crate::rt::wait::{Me, current, park_until, yield_now};
-use crate::sched::group::Group;
+use crate::sched::groups::Groups;
 
 /// How long the driver stays when nothing is armed. Arbitrary: a program that arms and cancels one timer again and again starts it once.
 const LINGER_NS: u64 = 1_000_000_000;
@@ -130,9 +130,9 @@ impl Timer {
 
     #[track_caller]
     fn new(due_ns: u64, period_ns: u64, callback: Callback, site: &'static Location<'static>) -> Self {
-        let group = current_group().unwrap_or_else(|error| panic!("sinew::time::Timer: {error}"));
-        let node = Node::new(Service::of(&group).clone(), due_ns, period_ns, callback, site);
-        node.arm(&group).unwrap_or_else(|error| panic!("sinew::time::Timer: {error}"));
+        let groups = current_groups().unwrap_or_else(|error| panic!("sinew::time::Timer: {error}"));
+        let node = Node::new(Service::of(&groups).clone(), due_ns, period_ns, callback, site);
+        node.arm(&groups).unwrap_or_else(|error| panic!("sinew::time::Timer: {error}"));
         Timer { node }
     }
 
@@ -219,7 +219,7 @@ impl Node {
     ///
     /// # Errors
     /// If there is no driver and none can be started; the timer has ended then.
-    fn arm(self: &Arc<Self>, group: &Group) -> io::Result<()> {
+    fn arm(self: &Arc<Self>, groups: &Groups) -> io::Result<()> {
         let mut inner = self.service.inner.lock();
         if self.phase.get() == Phase::LastRun {
             drop(inner);
@@ -241,7 +241,7 @@ impl Node {
             Call::Start => {
                 let driver = Driver { service: self.service.clone(), left: false };
                 let settings = Settings { name: Some("sinew-timers".into()), ..Settings::default() };
-                launch_detached(group, settings, Inherited::default(), Location::caller(), move || driver.run())
+                launch_detached(groups, settings, Inherited::default(), Location::caller(), move || driver.run())
             }
         }
     }
@@ -298,7 +298,7 @@ impl Node {
         let (latest_ns, _) = catch_up(self.due_ns.get(), self.period_ns, clock::now_ns());
         self.due_ns.set(latest_ns.saturating_add(self.period_ns));
         // If it cannot be armed the runtime is being shut down, and it has ended.
-        let _ = current_group().and_then(|group| self.arm(&group));
+        let _ = current_groups().and_then(|groups| self.arm(&groups));
     }
 }
 
@@ -387,8 +387,8 @@ enum Call {
 }
 
 impl Service {
-    fn of(group: &Group) -> &Arc<Service> {
-        let service = group.timers.get_or_init(|| {
+    fn of(groups: &Groups) -> &Arc<Service> {
+        let service = groups.timers.get_or_init(|| {
             let wheel = Wheel::boxed(clock::now_ns());
             let inner = Inner { wheel, due: VecDeque::new(), driven: false, driver: None, until_ns: 0, leaves_ns: u64::MAX };
             Box::new(Arc::new(Service { inner: Lock::new(inner) }))
@@ -516,14 +516,14 @@ impl Driver {
 
     /// Starts `count` runners.
     fn launch(&self, count: usize) {
-        let group = current_group().expect("a driver runs on a worker");
+        let groups = current_groups().expect("a driver runs on a worker");
         for launched in 1..=count {
             if launched % LAUNCHES_PER_TURN == 0 {
                 yield_now();
             }
             let runner = Runner(self.service.clone());
             // One that is refused has ended a timer: the runtime is being shut down, or there is no memory.
-            quietly(|| _ = launch_detached(&group, Settings::default(), Inherited::default(), Location::caller(), move || runner.run()));
+            quietly(|| _ = launch_detached(&groups, Settings::default(), Inherited::default(), Location::caller(), move || runner.run()));
         }
     }
 }

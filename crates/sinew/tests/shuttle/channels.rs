@@ -7,10 +7,10 @@ use crate::chan::{Cause, Receiver, RecvError, Sender, bounded, broadcast, onesho
 use crate::rt::runtime::with_workers;
 use crate::rt::spawn::Builder;
 use crate::scenarios::explore;
-use crate::sched::group::Group;
+use crate::sched::groups::Groups;
 use crate::{JoinHandle, select, timeout, yield_now};
 
-fn start<T: Send + 'static>(group: &Arc<Group>, body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+fn start<T: Send + 'static>(group: &Arc<Groups>, body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     Builder::new().spawn_in(group, body).unwrap()
 }
 

@@ -316,11 +316,11 @@ impl Asked {
         let mut question = Question { answered: AtomicU32::new(0), bell: std::ptr::null() };
         me.state.begin_wait();
         worker.with_source(|source| source.ask(&mut question, me)).unwrap();
-        worker.count_source_wait(1);
+        worker.begin_source_wait(me);
         self.place.store(&mut question, SeqCst);
         // SAFETY: the wait was begun; the answer ends it.
         unsafe { worker.suspend(me) };
-        worker.count_source_wait(-1);
+        worker.end_source_wait(me);
     }
 
     fn answer(&self) {

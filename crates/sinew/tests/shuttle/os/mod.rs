@@ -125,6 +125,11 @@ pub mod futex {
     }
 }
 
+#[path = "../../../src/os/cpu_list.rs"]
+pub mod cpu_list;
+#[path = "../../../src/os/topology.rs"]
+pub mod topology;
+
 /// Threads that wait for something to run: shuttle loses count when several of its threads start others at once.
 pub mod thread {
     use std::cell::RefCell;
@@ -163,6 +168,14 @@ pub mod thread {
     fn wake_all() {
         let threads: Vec<_> = THREADS.with_borrow(|all| all.threads.iter().map(|thread| thread.thread().clone()).collect());
         threads.iter().for_each(shuttle::thread::Thread::unpark);
+    }
+
+    pub fn cpu() -> Option<usize> {
+        None
+    }
+
+    pub fn affinity() -> io::Result<Vec<usize>> {
+        Ok((0..std::thread::available_parallelism()?.get()).collect())
     }
 
     pub fn start(_name: String, body: impl FnOnce() + Send + 'static) -> io::Result<()> {

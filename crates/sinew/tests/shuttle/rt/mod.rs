@@ -18,38 +18,73 @@ pub mod runtime {
     use std::io;
     use std::sync::Arc;
 
+    use crate::event::source::Io;
     use crate::fiber::stack::{Class, MIN_BYTES};
     use crate::os::thread;
-    use crate::sched::group::Group;
+    use crate::sched::groups::{Binding, Groups, Hooks};
     use crate::sched::pool::Pool;
-    use crate::sched::worker::{Worker, here};
+    use crate::sched::settings::{Settings, Spin};
+    use crate::sched::worker::{Worker, here, make_ready};
 
-    pub fn current_group() -> io::Result<Arc<Group>> {
-        Ok(here().expect("on a worker").group().clone())
+    pub fn current_groups() -> io::Result<Arc<Groups>> {
+        Ok(here().expect("on a worker").groups().clone())
+    }
+
+    pub fn default_groups() -> Option<Arc<Groups>> {
+        None
+    }
+
+    /// A group of `workers` as it is by default.
+    pub fn plain(workers: usize) -> Settings {
+        // So short that most schedules come to sleep.
+        let spin = Spin::Fixed(std::time::Duration::from_micros(2));
+        Settings { spin, ..Settings::plain(workers, Class::for_bytes(4 * MIN_BYTES).unwrap()) }
     }
 
     /// Runs `body` beside `workers` workers of a group, then stops the group and waits for the workers, which leave when all fibers have ended.
-    pub fn with_workers(workers: usize, body: impl FnOnce(&Arc<Group>)) {
-        with_pool(workers, 0, 0, body);
+    pub fn with_workers(workers: usize, body: impl FnOnce(&Arc<Groups>)) {
+        with_groups(vec![plain(workers)], body);
+    }
+
+    /// As `with_workers`, with the workers of several groups.
+    pub fn with_groups(groups: Vec<Settings>, body: impl FnOnce(&Arc<Groups>)) {
+        with_all(groups, 0, 0, body);
     }
 
     /// As `with_workers`, with so many threads for what blocks, which stay idle for so long; they are waited for too.
-    pub fn with_pool(workers: usize, blocking: usize, idle_ns: u64, body: impl FnOnce(&Arc<Group>)) {
-        thread::open(blocking);
-        let class = Class::for_bytes(4 * MIN_BYTES).unwrap();
-        let mut group = Group::new(workers, class, true).unwrap();
-        group.pool = Arc::new(Pool::new(blocking, idle_ns));
-        let group = Arc::new(group);
-        let threads: Vec<_> = (0..workers)
-            .map(|index| {
-                let group = group.clone();
-                shuttle::thread::spawn(move || Worker::new(group, index).run())
+    pub fn with_pool(workers: usize, blocking: usize, idle_ns: u64, body: impl FnOnce(&Arc<Groups>)) {
+        with_all(vec![plain(workers)], blocking, idle_ns, body);
+    }
+
+    fn with_all(each: Vec<Settings>, blocking: usize, idle_ns: u64, body: impl FnOnce(&Arc<Groups>)) {
+        // Workers that are started later run on these threads too.
+        let late: usize = each.iter().map(|settings| settings.workers - settings.workers_min).sum();
+        thread::open(blocking + late);
+        let pool = Pool::new(blocking, idle_ns);
+        let groups = Groups::new(each, Io::Auto, pool, start_worker, Hooks::default(), Binding::default()).unwrap();
+        groups.all.iter().for_each(|group| group.begin());
+        let seats = groups.all.iter().flat_map(|group| (0..group.settings.workers_min).map(|seat| (group.index, seat)));
+        let threads: Vec<_> = seats
+            .map(|(group, seat)| {
+                let groups = groups.clone();
+                shuttle::thread::spawn(move || Worker::new(groups, group, seat).run())
             })
             .collect();
-        body(&group);
-        group.stop();
+        body(&groups);
+        groups.stop();
         threads.into_iter().for_each(|t| t.join().unwrap());
         thread::close();
-        assert_eq!((group.settled(), group.pool.counts()), (0, (0, 0)));
+        assert_eq!((groups.started(), groups.pool.counts()), (0, (0, 0)));
+    }
+
+    /// Starts a worker more.
+    fn start_worker(groups: &Arc<Groups>, group: usize, seat: usize) -> io::Result<()> {
+        let groups = groups.clone();
+        thread::start(String::new(), move || {
+            if groups.all[group].join_late(seat) {
+                Worker::new(groups.clone(), group, seat).run();
+            }
+            groups.thread_left().into_iter().for_each(make_ready);
+        })
     }
 }

@@ -14,13 +14,13 @@ use crate::os::clock;
 use crate::rt::runtime::with_workers;
 use crate::rt::spawn::{Builder, JoinHandle};
 use crate::scenarios::explore;
-use crate::sched::group::Group;
+use crate::sched::groups::Groups;
 use crate::yield_now;
 
 const SOON: Duration = Duration::from_micros(40);
 
 fn fibers<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
-    group: &Arc<Group>,
+    group: &Arc<Groups>,
     count: usize,
     mut body: impl FnMut(usize) -> F,
 ) -> Vec<JoinHandle<T>> {

@@ -1,0 +1,448 @@
+//! How a runtime is to be: what its builder says, and the environment where that is silent.
+
+use std::fmt;
+use std::io;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::blocking;
+use super::fiber::forget_block;
+use super::metrics;
+use super::overflow;
+use super::report;
+use super::runtime::{Runtime, start, start_worker};
+use crate::base::mask::WORKERS_MAX;
+use crate::event::source::{Driver, Io};
+use crate::fiber::stack::{self, Class};
+use crate::os::cpu_list::CpuList;
+use crate::os::topology::{Spread, Topology};
+use crate::os::{audit, cpu, fault, fork, thread};
+use crate::sched::groups::{Binding, GROUPS_MAX, Groups, Hooks};
+use crate::sched::pool::Pool;
+use crate::sched::profile::{Profile, Shape, plan};
+use crate::sched::settings::{Policy, Queue, Settings, Spin};
+use crate::sched::worker::forget_here;
+
+/// Workers of a runtime that asks for no number, at least: so that one fiber in a long computation does not stop all others.
+const WORKERS_MIN_DEFAULT: usize = 2;
+/// Workers of all groups, at most.
+const ALL_WORKERS_MAX: usize = GROUPS_MAX * WORKERS_MAX;
+/// Idle passes between two thefts from a group of the same node. flare's number.
+const STEAL_RATIO: usize = 16;
+const STEAL_RATIO_MAX: usize = 1 << 20;
+
+/// A description of a runtime.
+///
+/// Whatever it does not say, an environment variable may: `SINEW_WORKERS`, `SINEW_WORKERS_MIN`, `SINEW_PROFILE`, `SINEW_GROUP_SIZE`, `SINEW_BACKGROUND`, `SINEW_QUEUE`, `SINEW_POLICY`,
+/// `SINEW_SPIN`, `SINEW_STEAL_RATIO`, `SINEW_STEAL_RATIO_ACROSS_NODES`, `SINEW_CPUS`, `SINEW_CPUS_FORBIDDEN`, `SINEW_ONE_CPU_PER_WORKER`, `SINEW_STACK`, `SINEW_BLOCKING`, `SINEW_IO`. A
+/// value that cannot be used is an error of [`build`](Self::build), which names the variable, the value, and what is allowed.
+#[derive(Debug, Default, Clone)]
+#[must_use = "a builder does nothing until it builds"]
+pub struct RuntimeBuilder {
+    workers: Option<usize>,
+    workers_min: Option<usize>,
+    profile: Option<Profile>,
+    group_size: Option<usize>,
+    background: Option<usize>,
+    queue: Option<Queue>,
+    policy: Option<Policy>,
+    spin: Option<Spin>,
+    steal_ratio: Option<usize>,
+    steal_ratio_across_nodes: Option<usize>,
+    cpus: Option<String>,
+    cpus_forbidden: Option<String>,
+    one_cpu_per_worker: Option<bool>,
+    migrates: bool,
+    hooks: [Option<Hook>; 2],
+    stack_bytes: Option<usize>,
+    deadlock_watch: Option<Duration>,
+    blocking_threads: Option<usize>,
+    blocking_idle: Option<Duration>,
+    io: Option<Io>,
+}
+
+#[derive(Clone)]
+struct Hook(Arc<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a closure")
+    }
+}
+
+impl RuntimeBuilder {
+    /// How many threads run fibers, in all foreground groups together. The default is one per CPU that the process may use (its affinity mask and its cgroup's quota), at least 2.
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = Some(workers);
+        self
+    }
+
+    /// With how many of them each group begins; it starts one more when a fiber becomes ready and nobody is idle, until it has all. The default is all.
+    pub fn workers_min(mut self, workers: usize) -> Self {
+        self.workers_min = Some(workers);
+        self
+    }
+
+    /// What the program mostly does, by which workers are divided into groups. The default is [`Profile::Neutral`].
+    pub fn profile(mut self, profile: Profile) -> Self {
+        self.profile = Some(profile);
+        self
+    }
+
+    /// How many workers a group has, at most: 1 to 64. It is [`Profile::Custom`] then.
+    pub fn group_size(mut self, workers: usize) -> Self {
+        self.group_size = Some(workers);
+        self
+    }
+
+    /// How many groups there are besides, for what must not delay the others: fibers come there by [`Group::background`](crate::Group::background), and what they spawn stays
+    /// there. Each has as many workers as a foreground group, begins with one, and neither steals from foreground groups nor is stolen from by them. The default is 0.
+    pub fn background(mut self, groups: usize) -> Self {
+        self.background = Some(groups);
+        self
+    }
+
+    /// Where fibers wait that any worker of a group may run. The default is [`Queue::Stealing`].
+    pub fn queue(mut self, queue: Queue) -> Self {
+        self.queue = Some(queue);
+        self
+    }
+
+    /// What a worker takes first. The default is [`Policy::Affinity`].
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = Some(policy);
+        self
+    }
+
+    /// How long an idle worker polls for work before it sleeps. The default is [`Spin::Adaptive`]; where the process may use one CPU only, it is [`Spin::Never`].
+    pub fn spin(mut self, spin: Spin) -> Self {
+        self.spin = Some(spin);
+        self
+    }
+
+    /// How rarely an idle worker looks into each other group of its NUMA node for something to steal: once in so many idle passes. 0 is never. The default is 16. A group with more to do
+    /// than workers calls an idle one of another group at once.
+    pub fn steal_ratio(mut self, passes: usize) -> Self {
+        self.steal_ratio = Some(passes);
+        self
+    }
+
+    /// The same for groups of other NUMA nodes. The default is 0: never.
+    pub fn steal_ratio_across_nodes(mut self, passes: usize) -> Self {
+        self.steal_ratio_across_nodes = Some(passes);
+        self
+    }
+
+    /// The CPUs that workers may run on: numbers and ranges, as in `"0-3,8"`; negative ones count from the last CPU, as in `"-4--1"`. The default is what the process may use.
+    pub fn cpus(mut self, list: impl Into<String>) -> Self {
+        self.cpus = Some(list.into());
+        self
+    }
+
+    /// CPUs that workers must not run on, written as for [`cpus`](Self::cpus).
+    pub fn cpus_forbidden(mut self, list: impl Into<String>) -> Self {
+        self.cpus_forbidden = Some(list.into());
+        self
+    }
+
+    /// Whether each worker has one CPU of its own and never leaves it. It is an error if there are fewer CPUs than workers.
+    pub fn one_cpu_per_worker(mut self, yes: bool) -> Self {
+        self.one_cpu_per_worker = Some(yes);
+        self
+    }
+
+    /// Runs `f` on each worker's thread before its first fiber. A panic is reported and changes nothing.
+    pub fn on_worker_start(mut self, f: impl Fn() + Send + Sync + 'static) -> Self {
+        self.hooks[0] = Some(Hook(Arc::new(f)));
+        self
+    }
+
+    /// Runs `f` on each worker's thread after its last fiber, when the runtime ends.
+    pub fn on_worker_stop(mut self, f: impl Fn() + Send + Sync + 'static) -> Self {
+        self.hooks[1] = Some(Hook(Arc::new(f)));
+        self
+    }
+
+    /// Lets every fiber of this runtime go on, after a wait or a yield, on whichever worker is free: full M:N scheduling, as flare's and bthread's.
+    ///
+    /// A fiber that waits with a deadline or for I/O, unwinds, holds a [`pin`](crate::pin()) guard or is in a hook goes on where it was. One that is
+    /// [`pinned`](crate::Builder::pinned) stays in its group. `SINEW_SHAKE=1` moves each such fiber at every chance, so that a broken promise shows at once.
+    ///
+    /// # Safety
+    /// The caller promises, for all code that fibers of this runtime run, its dependencies and std included, that between any two points at which it may suspend it keeps nothing that belongs to
+    /// a thread:
+    /// - no value that is not `Send` is alive on the fiber's stack across a suspension: no `Rc`, `RefCell` borrow, `std::sync::MutexGuard`, `thread_rng` handle, span guard of a tracing crate;
+    /// - no reference or address of a `thread_local!`, of `errno` or of anything else that hangs at the thread is kept across one, also not by the optimiser: a function that uses a
+    ///   thread-local on both sides of a suspension must reach it through a call that is not inlined;
+    /// - it does not suspend inside the closure of `LocalKey::with`, of a scoped thread-local, or of a lock that must be released by the thread that took it;
+    /// - nothing relies on `std::thread::current()`, thread ids or thread names to stay the same;
+    /// - fiber-locals ([`fiber_local!`](crate::fiber_local)) hold `Send` values only.
+    pub unsafe fn migrate_started_fibers(mut self) -> Self {
+        self.migrates = true;
+        self
+    }
+
+    /// Usable bytes of stack of a fiber that does not ask itself; see [`Builder::stack_size`](crate::Builder::stack_size). The default is 256 KiB.
+    pub fn stack_size(mut self, bytes: usize) -> Self {
+        self.stack_bytes = Some(bytes);
+        self
+    }
+
+    /// Has a thread look from time to time, and write to stderr if for `period` no fiber could run and none was waiting for a moment in time: a probable
+    /// deadlock, with the name, spawn site and wait of every fiber. It never ends anything: threads outside may yet wake them.
+    ///
+    /// Whoever sleeps, or waits with a time-out, however long, counts as waiting for a moment in time: then there is no report. A fiber that waits for another runtime's is
+    /// taken for one that waits for ever.
+    ///
+    /// Off by default. Zero is an error of [`build`](Self::build).
+    pub fn deadlock_watch(mut self, period: Duration) -> Self {
+        self.deadlock_watch = Some(period);
+        self
+    }
+
+    /// How many threads [`blocking`](crate::blocking()) uses, at most: 1 to 32,768. The default is 512. They are started as they are needed.
+    pub fn blocking_threads(mut self, threads: usize) -> Self {
+        self.blocking_threads = Some(threads);
+        self
+    }
+
+    /// How long a thread of [`blocking`](crate::blocking()) stays when it has nothing to do. The default is 10 seconds.
+    pub fn blocking_idle(mut self, duration: Duration) -> Self {
+        self.blocking_idle = Some(duration);
+        self
+    }
+
+    /// How fibers do I/O. The default is [`Io::Auto`]: `io_uring` where the kernel allows it, else `epoll`, which is said on stderr once, when the first fiber waits for I/O.
+    pub fn io(mut self, io: Io) -> Self {
+        self.io = Some(io);
+        self
+    }
+
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// For a value that is refused, here or in the environment (the text names it and what is allowed), and if threads or memory cannot be had.
+    pub fn build(self) -> io::Result<Runtime> {
+        let topology = self.topology()?;
+        let groups = self.groups(&topology)?;
+        let pool = self.blocking_pool()?;
+        let trace = metrics::trace_period()?;
+        let io = self.io_asked()?;
+        if self.deadlock_watch == Some(Duration::ZERO) {
+            return Err(invalid(
+                "RuntimeBuilder::deadlock_watch(0) is refused: it must be the time after which a standstill is reported, as in 10 seconds"
+                    .into(),
+            ));
+        }
+        if flag(None, "SINEW_AUDIT")? {
+            audit::turn_on();
+        }
+        let nodes: Vec<_> = groups.iter().map(|group| group.node).collect();
+        let sizes: Vec<_> = groups.iter().map(|group| group.workers).collect();
+        let cpus = topology.assign(&nodes, &sizes, self.spread()?)?;
+        fork::refuse();
+        fault::install(overflow::describe);
+        fork::install(|| {
+            forget_here();
+            forget_block();
+        });
+        let [start_hook, stop_hook] = self.hooks.map(|hook| hook.map(|hook| hook.0));
+        let hooks = Hooks { start: start_hook, stop: stop_hook };
+        let runtime = start(Groups::new(groups, io, pool, start_worker, hooks, Binding { cpus, machine: topology })?)?;
+        if let Some(period) = trace {
+            metrics::start_trace(runtime.groups(), period)?;
+        }
+        if let Some(period) = self.deadlock_watch {
+            report::watch_for_deadlock(runtime.groups(), period)?;
+        }
+        Ok(runtime)
+    }
+
+    /// The CPUs that workers may use.
+    fn topology(&self) -> io::Result<Topology> {
+        let list = |said: &Option<String>, option: &str, variable: &str| {
+            let text = said.clone().or_else(|| std::env::var(variable).ok());
+            let named = |error: io::Error| invalid(format!("{} is refused: {error}", if said.is_some() { option } else { variable }));
+            text.map(|text| CpuList::parse(&text).map_err(named)).transpose()
+        };
+        let allowed = list(&self.cpus, "RuntimeBuilder::cpus", "SINEW_CPUS")?;
+        let forbidden = list(&self.cpus_forbidden, "RuntimeBuilder::cpus_forbidden", "SINEW_CPUS_FORBIDDEN")?;
+        let machine = Topology::read("/".as_ref(), thread::affinity()?)?;
+        machine.usable(allowed.as_ref(), forbidden.as_ref())
+    }
+
+    fn spread(&self) -> io::Result<Spread> {
+        let one_each = flag(self.one_cpu_per_worker, "SINEW_ONE_CPU_PER_WORKER")?;
+        Ok(if one_each { Spread::OneCpuPerWorker } else { Spread::Shared })
+    }
+
+    fn groups(&self, topology: &Topology) -> io::Result<Vec<Settings>> {
+        let usable = cpu::usable().min(topology.cpus.len()).max(1);
+        let workers = number(self.workers, "workers", "SINEW_WORKERS", 1..=ALL_WORKERS_MAX)?;
+        let workers = workers.unwrap_or(usable.clamp(WORKERS_MIN_DEFAULT, ALL_WORKERS_MAX));
+        let shape = self.shape(workers, topology)?;
+        let background = number(self.background, "background", "SINEW_BACKGROUND", 0..=GROUPS_MAX - 1)?.unwrap_or(0);
+        let mut sizes = shape.sizes(workers);
+        let mut nodes = shape.nodes(&topology.nodes());
+        if sizes.len() + background > GROUPS_MAX {
+            return Err(invalid(format!(
+                "{workers} workers in groups of at most {} and {background} background groups are {} groups: there may be {GROUPS_MAX}; make the groups larger",
+                shape.size,
+                sizes.len() + background
+            )));
+        }
+        let foreground = sizes.len();
+        sizes.resize(foreground + background, shape.size.min(workers));
+        nodes.resize(foreground + background, None);
+        let like = self.settings(usable)?;
+        let least = number(self.workers_min, "workers_min", "SINEW_WORKERS_MIN", 1..=ALL_WORKERS_MAX)?;
+        let ratios = self.ratios()?;
+        let group = |index: usize| {
+            let is_background = index >= foreground;
+            let least = if is_background { Some(1) } else { least };
+            Settings {
+                workers: sizes[index],
+                workers_min: least.unwrap_or(sizes[index]).min(sizes[index]),
+                background: is_background,
+                node: nodes[index],
+                victims: victims(index, foreground, &nodes, ratios),
+                ..like.clone()
+            }
+        };
+        Ok((0..sizes.len()).map(group).collect())
+    }
+
+    fn shape(&self, workers: usize, topology: &Topology) -> io::Result<Shape> {
+        let known = [
+            ("compute-heavy", Profile::ComputeHeavy),
+            ("compute", Profile::Compute),
+            ("neutral", Profile::Neutral),
+            ("io", Profile::Io),
+            ("io-heavy", Profile::IoHeavy),
+            ("custom", Profile::Custom),
+        ];
+        let size = number(self.group_size, "group_size", "SINEW_GROUP_SIZE", 1..=WORKERS_MAX)?;
+        let profile = named(self.profile, "SINEW_PROFILE", &known)?;
+        let profile = profile.unwrap_or(if size.is_some() { Profile::Custom } else { Profile::default() });
+        plan(profile, workers, topology.nodes().len(), topology.cpus.len(), size)
+    }
+
+    /// What all groups have in common.
+    fn settings(&self, usable: usize) -> io::Result<Settings> {
+        let queues = [("shared", Queue::Shared), ("stealing", Queue::Stealing)];
+        let policies = [("affinity", Policy::Affinity), ("balance", Policy::Balance)];
+        let spin = match self.spin {
+            Some(spin) => Some(spin),
+            None => environment("SINEW_SPIN", "never, adaptive, or microseconds from 1 to 1000000", spin_named)?,
+        };
+        let spin = spin.unwrap_or(if usable > 1 { Spin::Adaptive } else { Spin::Never });
+        Ok(Settings {
+            spin,
+            queue: named(self.queue, "SINEW_QUEUE", &queues)?.unwrap_or_default(),
+            policy: named(self.policy, "SINEW_POLICY", &policies)?.unwrap_or_default(),
+            migrates: self.migrates,
+            shakes: flag(None, "SINEW_SHAKE")?,
+            ..Settings::plain(1, self.stack_class()?)
+        })
+    }
+
+    /// The ratios of thefts within a node and across nodes.
+    fn ratios(&self) -> io::Result<[u32; 2]> {
+        let near = number(self.steal_ratio, "steal_ratio", "SINEW_STEAL_RATIO", 0..=STEAL_RATIO_MAX)?;
+        let far = (self.steal_ratio_across_nodes, "steal_ratio_across_nodes", "SINEW_STEAL_RATIO_ACROSS_NODES");
+        let far = number(far.0, far.1, far.2, 0..=STEAL_RATIO_MAX)?;
+        Ok([near.unwrap_or(STEAL_RATIO) as u32, far.unwrap_or(0) as u32])
+    }
+
+    fn blocking_pool(&self) -> io::Result<Pool> {
+        let threads = number(self.blocking_threads, "blocking_threads", "SINEW_BLOCKING", 1..=blocking::THREADS_MAX)?;
+        let idle_ns = self.blocking_idle.map_or(blocking::IDLE_NS, |idle| u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX));
+        Ok(Pool::new(threads.unwrap_or(blocking::THREADS_DEFAULT), idle_ns))
+    }
+
+    fn io_asked(&self) -> io::Result<Io> {
+        let io = named(self.io, "SINEW_IO", &[("uring", Io::Uring), ("epoll", Io::Epoll), ("auto", Io::Auto)])?.unwrap_or_default();
+        if io == Io::Uring {
+            Driver::choose(io)?;
+        }
+        Ok(io)
+    }
+
+    fn stack_class(&self) -> io::Result<Class> {
+        let allowed = "bytes from 1 to 1G, as in 65536, 64K or 1M";
+        match self.stack_bytes {
+            Some(bytes) => Class::for_bytes(bytes),
+            None => {
+                let class = environment("SINEW_STACK", allowed, |text| Class::for_bytes(parse_bytes(text)?).ok())?;
+                class.map_or_else(|| Class::for_bytes(stack::DEFAULT_BYTES), Ok)
+            }
+        }
+    }
+}
+
+/// The groups that one steals from, and how rarely: those of its own sort.
+fn victims(thief: usize, foreground: usize, nodes: &[Option<usize>], [near, far]: [u32; 2]) -> Vec<(usize, u32)> {
+    let same_sort = |&victim: &usize| victim != thief && (victim < foreground) == (thief < foreground);
+    let ratio = |victim: usize| if nodes[victim] == nodes[thief] { near } else { far };
+    (0..nodes.len()).filter(same_sort).map(|victim| (victim, ratio(victim))).filter(|&(_, ratio)| ratio != 0).collect()
+}
+
+fn spin_named(text: &str) -> Option<Spin> {
+    match text {
+        "never" => Some(Spin::Never),
+        "adaptive" => Some(Spin::Adaptive),
+        _ => text.parse().ok().filter(|micros| (1..=1_000_000).contains(micros)).map(|micros| Spin::Fixed(Duration::from_micros(micros))),
+    }
+}
+
+pub(crate) fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+/// A number that the builder says, or else the environment.
+fn number(said: Option<usize>, option: &str, variable: &str, allowed: RangeInclusive<usize>) -> io::Result<Option<usize>> {
+    let text = format!("a whole number from {} to {}", allowed.start(), allowed.end());
+    match said {
+        Some(n) if allowed.contains(&n) => Ok(Some(n)),
+        Some(n) => Err(invalid(format!("RuntimeBuilder::{option}({n}) is refused: it must be {text}"))),
+        None => environment(variable, &text, |value| value.parse().ok().filter(|n| allowed.contains(n))),
+    }
+}
+
+/// A choice that the builder makes, or else the environment by one of these names.
+fn named<V: Copy>(said: Option<V>, variable: &str, known: &[(&str, V)]) -> io::Result<Option<V>> {
+    if said.is_some() {
+        return Ok(said);
+    }
+    let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+    let (last, others) = names.split_last().expect("there is a name");
+    environment(variable, &format!("{} or {last}", others.join(", ")), |text| {
+        known.iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
+    })
+}
+
+/// A yes or no that the builder says, or else the environment; no if neither does.
+fn flag(said: Option<bool>, variable: &str) -> io::Result<bool> {
+    Ok(named(said, variable, &[("0", false), ("1", true)])?.unwrap_or(false))
+}
+
+/// The value of an environment variable; an error that names it, the value and what is allowed if it cannot be read.
+pub(crate) fn environment<V>(name: &str, allowed: &str, parse: impl FnOnce(&str) -> Option<V>) -> io::Result<Option<V>> {
+    let Some(value) = std::env::var_os(name) else { return Ok(None) };
+    match value.to_str().and_then(|text| parse(text.trim())) {
+        Some(parsed) => Ok(Some(parsed)),
+        None => Err(invalid(format!("{name}={value:?} is refused: it must be {allowed}"))),
+    }
+}
+
+/// `64K`, `1M`, `1G` or plain bytes.
+fn parse_bytes(text: &str) -> Option<usize> {
+    let (digits, unit) = match text.char_indices().last()? {
+        (i, 'k' | 'K') => (&text[..i], 1 << 10),
+        (i, 'm' | 'M') => (&text[..i], 1 << 20),
+        (i, 'g' | 'G') => (&text[..i], 1 << 30),
+        _ => (text, 1),
+    };
+    digits.trim().parse::<usize>().ok()?.checked_mul(unit)
+}

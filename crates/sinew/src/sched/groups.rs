@@ -1,0 +1,306 @@
+//! All groups of one runtime, and what they share.
+//!
+//! Foreground groups come first, then background groups. Whoever holds an `Arc` of this holds all of them; a group knows its runtime weakly.
+
+use std::any::Any;
+use std::io;
+use std::sync::{Arc, OnceLock, Weak};
+
+use crate::base::atomic::{AtomicUsize, Relaxed, SeqCst, fence};
+use crate::event::source::Io;
+use crate::fiber::stack::NoStack;
+use crate::fiber::state::Cause;
+use crate::fiber::{self, Control};
+use crate::os::lock::Lock;
+use crate::os::thread;
+use crate::os::topology::Topology;
+use crate::sched::group::{Group, Seat};
+use crate::sched::pool::Pool;
+use crate::sched::settings::Settings;
+use crate::sched::worker::make_ready;
+
+/// Groups of a runtime, at most: they are the bits of a word.
+pub(crate) const GROUPS_MAX: usize = 64;
+
+/// What a program wants to be done on its workers' threads.
+#[derive(Default)]
+pub(crate) struct Hooks {
+    pub(crate) start: Option<Arc<dyn Fn() + Send + Sync>>,
+    pub(crate) stop: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+/// Where workers may run.
+#[derive(Default)]
+pub(crate) struct Binding {
+    /// The CPUs of each worker of each group, if it is bound to some.
+    pub(crate) cpus: Vec<Vec<Option<Vec<usize>>>>,
+    pub(crate) machine: Topology,
+}
+
+/// Starts the thread of a worker: of this group, at this seat.
+pub(crate) type StartWorker = fn(&Arc<Groups>, usize, usize) -> io::Result<()>;
+
+/// The groups of one runtime.
+pub(crate) struct Groups {
+    pub(crate) all: Box<[Group]>,
+    /// How many of them are foreground groups.
+    pub(crate) foreground: usize,
+    /// How its fibers do I/O.
+    pub(crate) io: Io,
+    /// Threads for what blocks.
+    pub(crate) pool: Arc<Pool>,
+    /// Fibers that wait for something known to be under way outside: a job of the pool. Written by the fibers themselves.
+    pub(crate) outside: AtomicUsize,
+    /// Started fibers that may move and have not ended: no worker leaves before them.
+    movers: AtomicUsize,
+    /// What the timers of layers above keep for this runtime.
+    pub(crate) timers: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// Unstarted fibers that found no stack.
+    starving: AtomicUsize,
+    /// Where the next fiber goes that does not care.
+    turn: AtomicUsize,
+    start_worker: StartWorker,
+    pub(crate) hooks: Hooks,
+    binding: Binding,
+    exit: Lock<Exit>,
+}
+
+/// Who waits for the workers' threads.
+struct Exit {
+    threads: usize,
+    waiter: *const Control,
+}
+
+// SAFETY: the waiter is claimed under the lock only, while it waits.
+unsafe impl Send for Exit {}
+
+/// What one that waits for the workers' threads does next.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum AwaitExit {
+    /// Wait, then call [`Groups::forget_waiter`].
+    Wait,
+    /// All have left.
+    Done,
+}
+
+impl Groups {
+    /// An error if there is no memory for the reserve stacks.
+    pub(crate) fn new(
+        each: Vec<Settings>,
+        io: Io,
+        pool: Pool,
+        start_worker: StartWorker,
+        hooks: Hooks,
+        binding: Binding,
+    ) -> io::Result<Arc<Self>> {
+        let mut refusal = None;
+        let groups = Arc::new_cyclic(|weak: &Weak<Groups>| {
+            let foreground = each.iter().filter(|settings| !settings.background).count();
+            let all = each.into_iter().enumerate().map(|(index, settings)| Group::new(index, settings, weak.clone())).collect();
+            Self {
+                all: Result::unwrap_or_else(all, |error| {
+                    refusal = Some(error);
+                    Box::default()
+                }),
+                foreground,
+                io,
+                pool: Arc::new(pool),
+                outside: AtomicUsize::new(0),
+                movers: AtomicUsize::new(0),
+                timers: OnceLock::new(),
+                starving: AtomicUsize::new(0),
+                turn: AtomicUsize::new(0),
+                start_worker,
+                hooks,
+                binding,
+                exit: Lock::new(Exit { threads: 0, waiter: std::ptr::null() }),
+            }
+        });
+        match refusal {
+            Some(error) => Err(error),
+            None => {
+                groups.all.iter().for_each(Group::take_seats);
+                Ok(groups)
+            }
+        }
+    }
+
+    /// All workers that there are.
+    pub(crate) fn seats(&self) -> impl Iterator<Item = &'static Seat> {
+        self.all.iter().flat_map(Group::seats).copied()
+    }
+
+    /// Whether a fiber with this home is of this runtime.
+    pub(crate) fn has(&self, home: *const ()) -> bool {
+        // SAFETY: seats are never freed, and a home is null or one of them.
+        unsafe { home.cast::<Seat>().as_ref() }.is_some_and(|seat| self.all.as_ptr_range().contains(&seat.group()))
+    }
+
+    /// The CPUs that a worker is bound to, if it is.
+    pub(crate) fn cpus_of(&self, group: usize, seat: usize) -> Option<&[usize]> {
+        self.binding.cpus.get(group)?.get(seat)?.as_deref()
+    }
+
+    /// A foreground group at the NUMA node that the caller runs at, if there is one: by turns.
+    pub(crate) fn nearest(&self) -> &Group {
+        let bound = self.foreground > 1 && self.all[0].settings.node.is_some();
+        let here = || self.binding.machine.cpus.iter().find(|cpu| Some(cpu.id) == thread::cpu());
+        self.any(if bound { here().map(|cpu| cpu.node) } else { None })
+    }
+
+    /// A foreground group for a fiber that may be anywhere, or anywhere at `node`: by turns.
+    pub(crate) fn any(&self, node: Option<usize>) -> &Group {
+        let near = |group: &&Group| node.is_none() || group.settings.node.is_none() || group.settings.node == node;
+        let foreground = &self.all[..self.foreground];
+        if let [only] = foreground {
+            return only;
+        }
+        let turn = self.turn.fetch_add(1, Relaxed);
+        match foreground.iter().filter(near).count() {
+            0 => &foreground[turn % foreground.len()],
+            count => foreground.iter().filter(near).nth(turn % count).expect("so many were counted"),
+        }
+    }
+
+    /// Starts the thread of a worker, which is to [leave](Self::thread_left).
+    pub(crate) fn start_worker(self: &Arc<Self>, group: usize, seat: usize) -> io::Result<()> {
+        self.exit.lock().threads += 1;
+        let started = (self.start_worker)(self, group, seat);
+        if started.is_err() {
+            self.thread_left().into_iter().for_each(make_ready);
+        }
+        started
+    }
+
+    /// A worker's thread has left all behind; whom to make ready for it.
+    pub(crate) fn thread_left(&self) -> Option<fiber::Claimed> {
+        let mut exit = self.exit.lock();
+        exit.threads -= 1;
+        let waiter = if exit.threads == 0 { std::mem::replace(&mut exit.waiter, std::ptr::null()) } else { std::ptr::null() };
+        // SAFETY: a waiter forgets itself under this lock before it goes on, so it still waits, or its deadline has just ended its wait.
+        unsafe { waiter.as_ref() }?.claim(Cause::Woken)
+    }
+
+    /// Makes `me`, which has begun a wait, the one to be woken when all threads have left. One at a time.
+    pub(crate) fn await_exit(&self, me: &Control) -> AwaitExit {
+        let mut exit = self.exit.lock();
+        if exit.threads == 0 {
+            return AwaitExit::Done;
+        }
+        exit.waiter = me;
+        AwaitExit::Wait
+    }
+
+    /// Ends what `await_exit` began; whether all threads have left.
+    pub(crate) fn forget_waiter(&self) -> bool {
+        let mut exit = self.exit.lock();
+        exit.waiter = std::ptr::null();
+        exit.threads == 0
+    }
+
+    /// Puts an unstarted fiber of `group` aside for which there is no stack, and has every worker look whether it can spare one.
+    ///
+    /// # Safety
+    /// The fiber is unstarted and the caller's alone.
+    #[cold]
+    pub(crate) unsafe fn starve(&self, group: &Group, control: *const Control, why: &NoStack) {
+        // SAFETY: the caller's promise.
+        unsafe { group.starve(control, why) };
+        self.starving.fetch_add(1, Relaxed);
+        self.all.iter().for_each(Group::forget_spared);
+        self.wake_all();
+    }
+
+    /// A starved fiber has got a stack.
+    pub(crate) fn fed(&self, group: &Group) {
+        group.fed();
+        self.starving.fetch_sub(1, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn has_starved(&self) -> bool {
+        self.starving.load(Relaxed) != 0
+    }
+
+    /// Whether fibers starve although every worker has handed out what it can spare.
+    pub(crate) fn starves_for_good(&self) -> bool {
+        self.has_starved() && self.all.iter().all(Group::has_spared)
+    }
+
+    /// Has a worker of each other group look after its own starved fibers: there is a stack for one, or nothing is left that could give one.
+    #[cold]
+    pub(crate) fn pass_stacks_on(&self, from: &Group) {
+        let others = self.all.iter().filter(|group| !std::ptr::eq(*group, from) && group.has_starved());
+        others.for_each(|group| group.seats()[0].wake());
+    }
+
+    /// Whether all workers have lain down with no deadline, none is being woken, and no job of the pool will wake one, so that nothing inside can make anything ready. By a
+    /// worker that has lain down itself: of the last two at least one sees the other, and what its fibers counted, by the fences of their slots.
+    pub(crate) fn all_rest_for_good(&self) -> bool {
+        self.seats().all(|seat| !seat.has_mail() && seat.rests_for_good()) && self.outside.load(Relaxed) == 0
+    }
+
+    /// Started fibers that have not ended.
+    pub(crate) fn started(&self) -> usize {
+        self.seats().map(Seat::settled).sum::<usize>() + self.movers()
+    }
+
+    /// Started fibers that may move and have not ended.
+    pub(crate) fn movers(&self) -> usize {
+        self.movers.load(Relaxed)
+    }
+
+    /// Whether there are none, for sure: a worker that leaves must not miss one.
+    pub(crate) fn has_no_movers(&self) -> bool {
+        // An addition reads the last value there is; a load might not.
+        self.movers.fetch_add(0, Relaxed) == 0
+    }
+
+    /// One more of them.
+    pub(crate) fn mover_comes(&self) {
+        self.movers.fetch_add(1, Relaxed);
+        // SeqCst: meets the fence in `stop`. Either the shutdown sees the fiber, or its worker sees the shutdown and cancels it.
+        fence(SeqCst);
+    }
+
+    /// One of them has ended; the last one lets the workers of a runtime that ends go.
+    pub(crate) fn mover_goes(&self) {
+        if self.movers.fetch_sub(1, Relaxed) == 1 && self.is_stopping() {
+            self.wake_all();
+        }
+    }
+
+    /// Wakes workers for what was queued quietly.
+    pub(crate) fn flush(&self) {
+        self.all.iter().for_each(Group::flush);
+    }
+
+    /// Whether there is work that any worker may take.
+    pub(crate) fn has_work(&self) -> bool {
+        self.all.iter().any(Group::has_work)
+    }
+
+    /// Fibers that have not begun to run, as a look sees them.
+    pub(crate) fn unstarted(&self) -> usize {
+        self.all.iter().map(Group::unstarted).sum()
+    }
+
+    #[inline]
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.all[0].is_stopping()
+    }
+
+    /// Refuses new fibers and lets workers leave when theirs have ended.
+    pub(crate) fn stop(&self) {
+        self.all.iter().for_each(Group::stop);
+        // SeqCst: meets the fence in `mover_comes`.
+        fence(SeqCst);
+        self.wake_all();
+        self.pool.close().into_iter().for_each(make_ready);
+    }
+
+    fn wake_all(&self) {
+        self.seats().for_each(Seat::wake);
+    }
+}

@@ -121,8 +121,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// How rarely an idle worker looks into each other group of its NUMA node for something to steal: once in so many idle passes. 0 is never. The default is 16. A group with more to do
-    /// than workers calls an idle one of another group at once.
+    /// How rarely an idle worker looks into each other group of its NUMA node for something to steal: once in so many idle passes. 0 is never. The default is 16. A group
+    /// that has something to do and no idle worker calls one of another group at once.
     pub fn steal_ratio(mut self, passes: usize) -> Self {
         self.steal_ratio = Some(passes);
         self

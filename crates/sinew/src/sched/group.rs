@@ -14,7 +14,7 @@
 use std::io;
 use std::sync::{Arc, OnceLock, Weak};
 
-use crate::base::atomic::{Acquire, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release, fence};
+use crate::base::atomic::{Acquire, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release, SeqCst, fence};
 use crate::base::deque::{Deque, Stolen};
 use crate::base::histogram::Histogram;
 use crate::base::inbox::{Inbox, Pushed};
@@ -529,24 +529,27 @@ impl Group {
         (may_grow && self.grow()) || (!self.settings.victims.is_empty() && self.call_thief())
     }
 
-    /// Calls an idle worker of another group that steals here, if there is more to do than workers to do it.
+    /// Calls an idle worker of another group that steals here; if there is none, each of these groups knows where to go when one becomes idle. It takes one fiber, and calls the next thief if
+    /// more are left.
     #[cold]
-    fn call_thief(&self) -> bool {
-        if self.unstarted() < self.seats().len() {
-            return false;
-        }
+    pub(crate) fn call_thief(&self) -> bool {
         let Some(groups) = self.groups() else { return false };
         let steals_here = |group: &&Group| group.settings.victims.iter().any(|&(victim, _)| victim == self.index);
         groups.all.iter().filter(steals_here).any(|thieves| thieves.go_to(self.index))
     }
 
-    /// Sends an idle worker to steal from group `victim`; `false` if none is idle.
+    /// Sends an idle worker to steal from group `victim`; `false` if none is idle, or somebody has been sent already.
     fn go_to(&self, victim: usize) -> bool {
-        if self.idle.sleeping().is_empty() && self.idle.spinning().is_empty() {
+        let errand = 1 << victim;
+        // Who sees it set has a fence behind its push (`Idle::claim`), and who takes it one before its look at the victim's queues.
+        if self.errands.load(Relaxed) & errand != 0 || self.errands.fetch_or(errand, Relaxed) & errand != 0 {
             return false;
         }
-        self.errands.fetch_or(1 << (victim % 64), Relaxed);
-        // Its fence makes the errand known to who is claimed.
+        self.pass_errand()
+    }
+
+    /// Wakes an idle worker for an errand that is left. Its fence, and that of who lies down, make the errand known to one of them.
+    pub(crate) fn pass_errand(&self) -> bool {
         let claimed = self.idle.claim(1, |worker| self.seats[worker].settled());
         self.pay(&claimed)
     }
@@ -554,7 +557,13 @@ impl Group {
     /// The groups that a worker of this one was sent to, by bits.
     #[inline]
     pub(crate) fn take_errands(&self) -> u64 {
-        if self.errands.load(Relaxed) == 0 { 0 } else { self.errands.swap(0, Relaxed) }
+        if !self.has_errands() {
+            return 0;
+        }
+        let errands = self.errands.swap(0, Relaxed);
+        // SeqCst: meets the fence in `Idle::claim` of who found the errand set, and counts on it.
+        fence(SeqCst);
+        errands
     }
 
     #[inline]

@@ -359,8 +359,13 @@ impl Worker {
     /// A worker that leaves rest with something to do wakes one more for what it does not take (law S1).
     #[inline]
     fn pass_on(&self) {
-        if self.rested.replace(false) && self.group().has_work() {
-            self.group().announce(1);
+        if !self.rested.replace(false) {
+            return;
+        }
+        if self.group().has_work() {
+            self.announce(1);
+        } else if self.group().has_errands() {
+            self.group().pass_errand();
         }
     }
 
@@ -702,7 +707,7 @@ impl Worker {
         self.passes.set(passes);
         let errands = self.group().take_errands();
         for &(victim, ratio) in &self.group().settings.victims {
-            if errands & 1 << (victim % 64) == 0 && !passes.is_multiple_of(ratio) {
+            if errands & 1 << victim == 0 && !passes.is_multiple_of(ratio) {
                 continue;
             }
             let (tried, won) = &self.group().thefts[victim];
@@ -710,6 +715,9 @@ impl Worker {
             // SAFETY: F1 - given away, so it is ours; one that has started may move.
             let Some(control) = (unsafe { self.groups.all[victim].give_away().as_ref() }) else { continue };
             won.fetch_add(1, Relaxed);
+            if self.groups.all[victim].has_work() {
+                self.groups.all[victim].call_thief();
+            }
             let place = if control.is_started() { &self.seat.moving } else { &self.seat.children };
             let pushed = place.push(ptr::from_ref(control).cast_mut());
             assert!(pushed, "an idle worker has nothing of its own");

@@ -56,7 +56,8 @@ pub(crate) const ALL: &[Target] = &[
     Target::of("ping-pong-1", Bound::Best(0.6)),
     // Rivals pull the pair onto one worker.
     Target::of("ping-pong-2", Bound::Best(0.8)).by("sinew-migratable"),
-    Target::of("ping-pong-2/apart", Bound::Of("limit-spin", 1.5)),
+    // Threads that spin before they sleep.
+    Target::of("ping-pong-2/apart", Bound::Of("crossbeam", 1.5)),
     Target::of("chan-2to1x1", Bound::BestRuntime(0.8)),
     Target::of("chan-2to1x2", Bound::BestRuntime(0.8)),
     // The first wave touches every stack for the first time.

@@ -32,8 +32,7 @@ pub(crate) trait Blocking: 'static {
     /// Starts the system as `job` wants it, runs `root` as a task, and returns when it has ended. What else is there stays: the process ends soon.
     fn run<T: Send + 'static>(job: &Job, root: impl FnOnce() -> T + Send + 'static) -> T;
     fn spawn<T: Send + 'static>(task: impl FnOnce() -> T + Send + 'static) -> Self::Handle<T>;
-    /// Spawns a task that runs on another worker than the caller's, and stays there. By default as any other: right where each task is a thread, and not asked of
-    /// who moves tasks.
+    /// Spawns a task that runs on another worker than the caller's, and stays there. By default as any other: right where each task is a thread.
     fn spawn_apart(task: impl FnOnce() + Send + 'static) {
         drop(Self::spawn(task));
     }

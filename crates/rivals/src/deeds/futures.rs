@@ -30,6 +30,8 @@ pub(crate) trait Futures: 'static {
 
     fn run<T: Send + 'static>(job: &Job, root: impl Future<Output = T> + Send + 'static) -> T;
     fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> Self::Handle<T>;
+    /// Runs a task on a thread of its own.
+    fn spawn_apart(task: impl Future<Output = ()> + Send + 'static);
     fn join<T: Send + 'static>(handle: Self::Handle<T>) -> impl Future<Output = T> + Send;
     fn yield_now() -> impl Future<Output = ()> + Send;
     fn sleep(span: Duration) -> impl Future<Output = ()> + Send;

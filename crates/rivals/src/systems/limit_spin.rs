@@ -1,4 +1,6 @@
 //! Two threads that hand a number to and fro in one word of memory and never sleep: what the way between two cores costs.
+//!
+//! Each is kept on a CPU of its own: where the kernel leaves both on one, as it does at first while others are busy, a round takes two of its time slices.
 
 use std::hint::spin_loop;
 use std::sync::atomic::AtomicU64;
@@ -6,19 +8,25 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::cpu;
 use crate::deeds::paced;
 use crate::job::{Job, Reading};
 
 /// Does `job`, which is a ping-pong.
 pub(crate) fn perform(job: &Job) -> Vec<Reading> {
-    paced(job, 1, round_trips)
+    let cpus = cpu::allowed();
+    paced(job, 1, |turns| round_trips(turns, [cpus[0], cpus[1 % cpus.len()]]))
 }
 
-fn round_trips(turns: usize) -> Duration {
+fn round_trips(turns: usize, [ping, pong]: [usize; 2]) -> Duration {
     let word = AtomicU64::new(0);
     let ends = 2 * turns as u64;
     thread::scope(|scope| {
-        scope.spawn(|| play(&word, 1, ends));
+        scope.spawn(|| {
+            cpu::stay_on(pong);
+            play(&word, 1, ends);
+        });
+        cpu::stay_on(ping);
         let start = Instant::now();
         play(&word, 0, ends);
         await_number(&word, ends);

@@ -88,7 +88,7 @@ pub(crate) const ALL: &[System] = &[
     System {
         name: "tokio-ct",
         about: "tokio, current-thread runtime (jobs of one worker)",
-        takes: |job| if job.workers == 1 { moves_tasks(job) } else { Takes::No },
+        takes: |job| if job.workers == 1 { schedules(job) } else { Takes::No },
         perform: |job| if is_io(job) { tokio::perform_io::<false>(job) } else { futures::perform::<tokio::CurrentThread>(job) },
         version: tokio_version,
         side: Side::Runtime,
@@ -96,7 +96,7 @@ pub(crate) const ALL: &[System] = &[
     System {
         name: "tokio-mt",
         about: "tokio, multi-thread runtime",
-        takes: moves_tasks,
+        takes: schedules,
         perform: |job| if is_io(job) { tokio::perform_io::<true>(job) } else { futures::perform::<tokio::MultiThread>(job) },
         version: tokio_version,
         side: Side::Runtime,
@@ -112,7 +112,7 @@ pub(crate) const ALL: &[System] = &[
     System {
         name: "smol",
         about: "one executor that every worker thread runs",
-        takes: |job| if job.deed == Deed::Http { Takes::No } else { moves_tasks(job) },
+        takes: |job| if job.deed == Deed::Http { Takes::No } else { schedules(job) },
         perform: |job| if is_io(job) { futures::perform_io::<smol::Smol>(job) } else { futures::perform::<smol::Smol>(job) },
         version: || {
             let parts = ["async-executor", "async-lock", "async-channel"].map(|part| Ok::<_, String>(format!("{part} {}", locked(part)?)));
@@ -212,7 +212,7 @@ pub(crate) const ALL: &[System] = &[
     },
     System {
         name: "limit-spin",
-        about: "two threads that never sleep hand over a number in one word: the limit of `ping-pong-2/apart`",
+        about: "two threads on two CPUs, which never sleep, hand over a number in one word: the limit of `ping-pong-2/apart`",
         takes: |job| if job.deed == Deed::PingPongApart { Takes::Yes } else { Takes::No },
         perform: limit_spin::perform,
         version: || Ok("in this crate".into()),
@@ -286,16 +286,12 @@ fn schedules(job: &Job) -> Takes {
     if is_switch(job) || job.stack_kib > 0 { Takes::No } else { Takes::Yes }
 }
 
-/// The same without those where a task must stay on its worker.
-fn moves_tasks(job: &Job) -> Takes {
-    if job.deed == Deed::PingPongApart { Takes::No } else { schedules(job) }
-}
-
 fn may_takes(job: &Job) -> Takes {
     match job.deed {
-        Deed::FileRead => Takes::No,
+        // It has no way to keep a task where it is.
+        Deed::FileRead | Deed::PingPongApart => Takes::No,
         Deed::Storm => Takes::Refuses("not offered: while tasks yield, it wakes no other"),
-        _ => moves_tasks(job),
+        _ => schedules(job),
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn perform<T: Futures, C: Channels>(job: &Job) -> Vec<Reading> {
     let job = *job;
     T::run(&job, async move {
         match job.deed {
-            Deed::PingPong => ping_pong::<T, C::One>(&job).await,
+            Deed::PingPong | Deed::PingPongApart => ping_pong::<T, C::One>(&job).await,
             Deed::TwoToOne => paced(&job, PRODUCERS, |turns| stream::<T, C::One>(turns, |receiver| vec![receiver])).await,
             Deed::TwoToTwo => {
                 paced(&job, PRODUCERS, |turns| stream::<T, C::Many>(turns, |receiver| vec![receiver.clone(), receiver])).await
@@ -53,11 +53,19 @@ pub(crate) fn perform<T: Futures, C: Channels>(job: &Job) -> Vec<Reading> {
 async fn ping_pong<T: Futures, C: Channel>(job: &Job) -> Vec<Reading> {
     let (ping, mut pings) = C::channel(1);
     let (pong, mut pongs) = C::channel(1);
-    let echo = T::spawn(async move {
+    let echo = async move {
         while let Some(message) = C::receive(&mut pings).await {
             C::send(&pong, message).await;
         }
-    });
+    };
+    // Held until the end: some end a task whose handle is dropped.
+    let _handle = match job.deed {
+        Deed::PingPongApart => {
+            T::spawn_apart(echo);
+            None
+        }
+        _ => Some(T::spawn(echo)),
+    };
     let mut pace = Pace::of(job);
     let took = loop {
         let start = Instant::now();
@@ -71,7 +79,7 @@ async fn ping_pong<T: Futures, C: Channel>(job: &Job) -> Vec<Reading> {
         }
     };
     drop(ping);
-    T::join(echo).await;
+    assert_eq!(C::receive(&mut pongs).await, None, "the echo has ended");
     pace.reading(took, 1)
 }
 

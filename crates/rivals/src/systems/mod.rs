@@ -7,6 +7,7 @@ mod corosensei;
 mod go;
 mod limit;
 mod limit_epoll;
+mod limit_spin;
 mod limit_uring;
 mod may;
 mod monoio;
@@ -59,38 +60,31 @@ pub(crate) enum Side {
 
 /// All systems, ours first.
 pub(crate) const ALL: &[System] = &[
-    System {
-        name: "sinew",
-        about: "settled fibers; for switches, the library's switch file alone",
-        takes: |job| if is_io(job) { Takes::No } else { Takes::Yes },
-        perform: |job| if is_switch(job) { raw::perform::<sinew::Switch>(job) } else { blocking::perform::<sinew::Sinew>(job) },
-        version: || locked("sinew"),
-        side: Side::Ours,
-    },
-    System {
-        name: "sinew-yield",
-        about: "two real fibers of a runtime that call `yield_now`, beside the bare switch",
-        takes: |job| if job.deed == Deed::SwitchNested { Takes::Yes } else { Takes::No },
-        perform: blocking::perform::<sinew::Sinew>,
-        version: || locked("sinew"),
-        side: Side::Ours,
-    },
-    System {
-        name: "sinew-uring",
-        about: "a settled fiber per connection, sockets and files by io_uring; HTTP by hand",
-        takes: |job| if is_io(job) { Takes::Yes } else { Takes::No },
-        perform: sinew::perform_uring,
-        version: || locked("sinew"),
-        side: Side::Ours,
-    },
-    System {
-        name: "sinew-epoll",
-        about: "the same by epoll, files by threads for what blocks",
-        takes: |job| if is_io(job) { Takes::Yes } else { Takes::No },
-        perform: sinew::perform_epoll,
-        version: || locked("sinew"),
-        side: Side::Ours,
-    },
+    ours(
+        "sinew",
+        "settled fibers; for switches, the library's switch file alone",
+        |job| if is_io(job) { Takes::No } else { Takes::Yes },
+        |job| if is_switch(job) { raw::perform::<sinew::Switch>(job) } else { blocking::perform::<sinew::Sinew>(job) },
+    ),
+    // Here is the place of those with another `sinew::Setting`: `blocking::perform::<sinew::Sinew<THE_SETTING>>`.
+    ours(
+        "sinew-yield",
+        "two real fibers of a runtime that call `yield_now`, beside the bare switch",
+        |job| if job.deed == Deed::SwitchNested { Takes::Yes } else { Takes::No },
+        blocking::perform::<sinew::Sinew>,
+    ),
+    ours(
+        "sinew-uring",
+        "a settled fiber per connection, sockets and files by io_uring; HTTP by hand",
+        |job| if is_io(job) { Takes::Yes } else { Takes::No },
+        sinew::perform_uring,
+    ),
+    ours(
+        "sinew-epoll",
+        "the same by epoll, files by threads for what blocks",
+        |job| if is_io(job) { Takes::Yes } else { Takes::No },
+        sinew::perform_epoll,
+    ),
     System {
         name: "tokio-ct",
         about: "tokio, current-thread runtime (jobs of one worker)",
@@ -110,7 +104,7 @@ pub(crate) const ALL: &[System] = &[
     System {
         name: "may",
         about: "stackful coroutines, default stack of 32 KiB",
-        takes: |job| if job.deed == Deed::FileRead { Takes::No } else { schedules(job) },
+        takes: may_takes,
         perform: |job| if is_io(job) { may::serve(job) } else { blocking::perform::<may::May>(job) },
         version: || Ok(format!("{} (may_minihttp {})", locked("may")?, locked("may_minihttp")?)),
         side: Side::Runtime,
@@ -217,6 +211,14 @@ pub(crate) const ALL: &[System] = &[
         side: Side::Limit,
     },
     System {
+        name: "limit-spin",
+        about: "two threads on two CPUs, which never sleep, hand over a number in one word: the limit of `ping-pong-2/apart`",
+        takes: |job| if job.deed == Deed::PingPongApart { Takes::Yes } else { Takes::No },
+        perform: limit_spin::perform,
+        version: || Ok("in this crate".into()),
+        side: Side::Limit,
+    },
+    System {
         name: "limit-epoll",
         about: "a hand-written loop on epoll: the limit of servers that wait for readiness",
         takes: echoes_on_one_cpu,
@@ -241,6 +243,11 @@ pub(crate) const ALL: &[System] = &[
         side: Side::Limit,
     },
 ];
+
+/// A variant of Sinew.
+const fn ours(name: &'static str, about: &'static str, takes: fn(&Job) -> Takes, perform: fn(&Job) -> Vec<Reading>) -> System {
+    System { name, about, takes, perform, version: || locked("sinew"), side: Side::Ours }
+}
 
 /// The system called `name`, or an error that lists what there is.
 pub(crate) fn named(name: &str) -> Result<&'static System, String> {
@@ -277,6 +284,15 @@ fn only(job: &Job, kind: Kind) -> Takes {
 /// Every schedulable job with the system's own stacks, if it has any.
 fn schedules(job: &Job) -> Takes {
     if is_switch(job) || job.stack_kib > 0 { Takes::No } else { Takes::Yes }
+}
+
+fn may_takes(job: &Job) -> Takes {
+    match job.deed {
+        // It has no way to keep a task where it is.
+        Deed::FileRead | Deed::PingPongApart => Takes::No,
+        Deed::Storm => Takes::Refuses("not offered: while tasks yield, it wakes no other"),
+        _ => schedules(job),
+    }
 }
 
 fn threads_take(job: &Job) -> Takes {

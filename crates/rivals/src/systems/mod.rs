@@ -66,7 +66,19 @@ pub(crate) const ALL: &[System] = &[
         |job| if is_io(job) { Takes::No } else { Takes::Yes },
         |job| if is_switch(job) { raw::perform::<sinew::Switch>(job) } else { blocking::perform::<sinew::Sinew>(job) },
     ),
-    // Here is the place of those with another `sinew::Setting`: `blocking::perform::<sinew::Sinew<THE_SETTING>>`.
+    ours("sinew-shared", "settled fibers, one queue per group: flare's kind", is_scheduling, blocking::perform::<sinew::Sinew<sinew::Shared>>),
+    ours(
+        "sinew-migratable",
+        "fibers that move, a queue per worker: bthread's kind",
+        is_scheduling_anywhere,
+        blocking::perform::<sinew::Sinew<sinew::Migratable>>,
+    ),
+    ours(
+        "sinew-shared-migratable",
+        "fibers that move, one queue per group: flare's kind, in full",
+        is_scheduling_anywhere,
+        blocking::perform::<sinew::Sinew<sinew::SharedMigratable>>,
+    ),
     ours(
         "sinew-yield",
         "two real fibers of a runtime that call `yield_now`, beside the bare switch",
@@ -262,6 +274,18 @@ fn is_switch(job: &Job) -> bool {
 /// What depends on how a system does I/O.
 fn is_io(job: &Job) -> bool {
     matches!(job.deed.kind(), Kind::Server | Kind::File)
+}
+
+/// What shows how fibers are queued and moved.
+fn is_scheduling(job: &Job) -> Takes {
+    use Deed::{FanOut, PingPong, PingPongApart, Skynet, SpawnAll, SpawnJoin, Storm, Unbalanced, Wake, Yield};
+    let is_it = matches!(job.deed, FanOut | PingPong | PingPongApart | Skynet | SpawnAll | SpawnJoin | Storm | Unbalanced | Wake | Yield);
+    if is_it { Takes::Yes } else { Takes::No }
+}
+
+/// The same, for systems whose fibers cannot be kept apart.
+fn is_scheduling_anywhere(job: &Job) -> Takes {
+    if job.deed == Deed::PingPongApart { Takes::No } else { is_scheduling(job) }
 }
 
 fn is_server(job: &Job) -> bool {

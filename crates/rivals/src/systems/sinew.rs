@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use sinew::chan::{self, Receiver, Sender};
 use sinew::fs::File;
 use sinew::sync::{Mutex, RwLock};
-use sinew::{Fiber, JoinHandle, Runtime, RuntimeBuilder};
+use sinew::{Fiber, JoinHandle, Queue, Runtime, RuntimeBuilder};
 
 use crate::deeds::blocking::channels::{Channel, Channels};
 use crate::deeds::blocking::files::Files;
@@ -36,6 +36,35 @@ pub(crate) struct Default;
 impl Setting for Default {
     fn apply(builder: RuntimeBuilder) -> RuntimeBuilder {
         builder
+    }
+}
+
+/// Settled fibers, one queue per group: as flare's, but that started fibers stay.
+pub(crate) struct Shared;
+
+impl Setting for Shared {
+    fn apply(builder: RuntimeBuilder) -> RuntimeBuilder {
+        builder.queue(Queue::Shared)
+    }
+}
+
+/// A queue per worker and fibers that move: as bthread.
+pub(crate) struct Migratable;
+
+impl Setting for Migratable {
+    fn apply(builder: RuntimeBuilder) -> RuntimeBuilder {
+        // SAFETY: the deeds keep nothing of a thread across a wait.
+        unsafe { builder.queue(Queue::Stealing).migrate_started_fibers() }
+    }
+}
+
+/// One queue per group and fibers that move: as flare.
+pub(crate) struct SharedMigratable;
+
+impl Setting for SharedMigratable {
+    fn apply(builder: RuntimeBuilder) -> RuntimeBuilder {
+        // SAFETY: as above.
+        unsafe { builder.queue(Queue::Shared).migrate_started_fibers() }
     }
 }
 

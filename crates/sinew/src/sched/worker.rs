@@ -898,6 +898,7 @@ impl Worker {
 
     /// Gives an unstarted fiber a stack and settles it here; `false` if there is none and it was put aside.
     fn start(&self, control: &Control) -> bool {
+        debug_assert!(!control.is_started(), "F1: fiber {control} is started twice");
         self.judge(control);
         if let Some(waited_ns) = control.take_ready_time() {
             self.seat.counters.start_latency.record(waited_ns);
@@ -1241,7 +1242,8 @@ impl Worker {
             return ptr::null();
         }
         let share = List::new();
-        self.group().take(if self.seat().children.len() == 0 { TAKE_MAX } else { 1 }, &share);
+        let has_room = self.seat.children.len() == 0 && self.seat.moving.len() <= CHILDREN_MAX - TAKE_MAX;
+        self.group().take(if has_room { TAKE_MAX } else { 1 }, &share);
         let first = share.pop();
         if !share.is_empty() {
             self.keep(&share);
@@ -1249,13 +1251,24 @@ impl Worker {
         first
     }
 
-    /// Makes fibers of the group's queue this worker's children, so that the oldest is the next.
+    /// Makes fibers of the group's queue this worker's, so that the oldest is the next: unstarted ones its children, others with those that may move.
     #[cold]
     fn keep(&self, share: &List<Control>) {
         let count = share.len();
-        let mut fibers = [ptr::null_mut(); TAKE_MAX];
-        fibers[..count].fill_with(|| share.pop());
-        for &control in fibers[..count].iter().rev() {
+        let mut unstarted = [ptr::null_mut(); TAKE_MAX];
+        let mut children = 0;
+        for _ in 0..count {
+            let control = share.pop();
+            // SAFETY: F1 - popped, so it is ours.
+            if unsafe { (*control).is_started() } {
+                let pushed = self.seat.moving.push(control);
+                assert!(pushed, "no room for {count} fibers that may move");
+            } else {
+                unstarted[children] = control;
+                children += 1;
+            }
+        }
+        for &control in unstarted[..children].iter().rev() {
             let pushed = self.seat().children.push(control);
             assert!(pushed, "no room for {count} children where there were none");
         }
@@ -1597,6 +1610,7 @@ impl Worker {
     fn child_for(&self, stack: &Stack) -> Option<&'static Control> {
         // SAFETY: popped, so it is ours; a block outlives its fiber's end.
         let child: &'static Control = unsafe { self.seat().children.pop().as_ref()? };
+        debug_assert!(!child.is_started(), "F1: fiber {child}, which has started, among the children");
         if child.class() == stack.class() {
             return Some(child);
         }

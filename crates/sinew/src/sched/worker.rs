@@ -65,6 +65,8 @@ const SPIN_PAUSES: u32 = 4;
 const WAKE_COST_NS: u64 = 10_000;
 const WAKE_COST_MIN_NS: u64 = 5_000;
 const WAKE_COST_MAX_NS: u64 = 50_000;
+/// How long it polls without a system call.
+const SPIN_ALONE_NS: u64 = 2_000;
 /// A poll shorter than this is none.
 const SPIN_LEAST_NS: u64 = 2_000;
 
@@ -1069,7 +1071,12 @@ impl Worker {
             if now_ns >= wake_ns || now_ns >= end_ns {
                 break now_ns >= wake_ns;
             }
-            (0..SPIN_PAUSES).for_each(|_| spin_loop());
+            if now_ns - begun_ns < SPIN_ALONE_NS {
+                (0..SPIN_PAUSES).for_each(|_| spin_loop());
+            } else {
+                // Whoever is to make something ready may be waiting for this very core.
+                std::thread::yield_now();
+            }
         };
         self.seat.counters.idle_since_ns.store(0, Relaxed);
         add(&self.seat.counters.spun_ns, now_ns - begun_ns);

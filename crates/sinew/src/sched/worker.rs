@@ -254,6 +254,8 @@ pub(crate) struct Worker {
     urgent: Cell<*const Control>,
     /// What any worker may take is due before its own fibers.
     others_due: Cell<bool>,
+    /// They were the first in the last turn.
+    others_had: Cell<bool>,
     /// Fibers run since it last looked there.
     ticks: Cell<u32>,
     /// Times in a row that the one woken last went first.
@@ -302,6 +304,7 @@ impl Worker {
             left_ready: Cell::new(false),
             urgent: Cell::new(ptr::null()),
             others_due: Cell::new(false),
+            others_had: Cell::new(false),
             ticks: Cell::new(0),
             next_runs: Cell::new(0),
             passes: Cell::new(0),
@@ -548,7 +551,9 @@ impl Worker {
             Policy::Affinity => eighth || self.ticks.get() >= TICKS,
             Policy::Balance => !eighth,
         };
-        let due = self.others_due.replace(false) || due;
+        // A fiber that yields may ask for it each time: only if its own had their turn meanwhile.
+        let due = due || (self.others_due.replace(false) && !self.others_had.get());
+        self.others_had.set(due);
         if due {
             self.ticks.set(0);
         }
@@ -621,13 +626,23 @@ impl Worker {
     /// # Safety
     /// The fiber is the caller's, has left its stack, and is of this group.
     unsafe fn push_moving(&self, control: *const Control) {
+        let has_others = self.seat.moving.len() != 0 || self.runs_another_first();
+        // SAFETY: the caller's promise.
+        unsafe { self.put_moving(control) };
+        if has_others {
+            self.announce(1);
+        }
+    }
+
+    /// As `push_moving`, and wakes nobody.
+    ///
+    /// # Safety
+    /// As `push_moving`.
+    unsafe fn put_moving(&self, control: *const Control) {
         if !self.seat.moving.push(control.cast_mut()) {
             self.spill(&self.seat.moving);
             let pushed = self.seat.moving.push(control.cast_mut());
             debug_assert!(pushed, "no room after half of them were moved");
-        }
-        if self.seat.moving.len() > 1 || self.runs_another_first() {
-            self.announce(1);
         }
     }
 
@@ -874,13 +889,22 @@ impl Worker {
         unsafe {
             if (*control).is_bound() {
                 self.ready.push(control.cast_mut());
-            } else if settings.shakes || settings.queue == Queue::Stealing && !(*control).is_pinned() {
-                self.take_in(control);
+            } else if settings.shakes && self.shake(control) {
+                // It is another worker's now.
+            } else if settings.queue == Queue::Stealing && !(*control).is_pinned() {
+                self.put_moving(control);
+                // There is not more to do than before, but for a fiber that runs first and was not there.
+                if self.runs_another_first() {
+                    self.announce(1);
+                }
             } else {
                 // Nobody is woken for it if this worker looks there next.
                 self.others_due.set(true);
-                let queued = self.group().push(control, !self.runs_another_first());
+                let queued = self.group().put(control);
                 assert!(queued, "this worker is there");
+                if self.runs_another_first() {
+                    self.announce(1);
+                }
             }
         }
     }

@@ -37,6 +37,10 @@ const (
 	channelPlaces  = 1024
 	selectChannels = 8
 	selectPlaces   = 1
+	shortSteps     = 50
+	longSteps      = 10_000
+	longTries      = 100
+	stormNap       = time.Millisecond
 	bufferBytes    = 1024
 	hog            = 'h'
 	hogSpan        = 10 * time.Millisecond
@@ -45,42 +49,47 @@ const (
 	blocks         = 16 << 10
 )
 
-var tasks, turns, budgetMs int
+var tasks, turns, budgetMs, workers int
 
 func main() {
 	deed := os.Args[1]
 	flags := flag.NewFlagSet("job", flag.ExitOnError)
-	workers := flags.Int("workers", 1, "")
+	flags.IntVar(&workers, "workers", 1, "")
 	flags.IntVar(&tasks, "tasks", 1, "")
 	flags.IntVar(&turns, "turns", 1, "")
 	flags.IntVar(&budgetMs, "budget-ms", 0, "")
 	flags.Int("stack-kib", 0, "")
 	flags.Parse(os.Args[2:])
-	runtime.GOMAXPROCS(*workers)
+	runtime.GOMAXPROCS(workers)
 
 	deeds := map[string]func(){
-		"yield":       func() { paced(tasks, yields) },
-		"spawn-join":  func() { paced(1, spawnJoin) },
-		"spawn-all":   func() { paced(tasks, spawnAll) },
-		"skynet":      skynet,
-		"wake":        wake,
-		"timers":      func() { timers(""); timers("warm-") },
-		"parked":      parked,
-		"idle":        idle,
-		"mutex":       func() { paced(tasks, mutex) },
-		"mutex-wait":  mutexWait,
-		"rw-lock":     func() { paced(tasks, rwLock) },
-		"ping-pong":   func() { paced(1, pingPong) },
-		"two-to-one":  func() { paced(producers, func(turns int) time.Duration { return stream(turns, 1) }) },
-		"two-to-two":  func() { paced(producers, func(turns int) time.Duration { return stream(turns, 2) }) },
-		"select":      func() { paced(selectChannels, selects) },
-		"oneshot":     func() { paced(1, oneshot) },
-		"echo":        func() { serve(func([]byte) {}) },
-		"echo-shared": func() { serve(func([]byte) {}) },
-		"hog":         func() { serve(burnIfHog()) },
-		"hog-paced":   func() { serve(burnIfHog()) },
-		"http":        serveHTTP,
-		"file-read":   fileRead,
+		"yield":      func() { paced(tasks, yields) },
+		"spawn-join": func() { paced(1, spawnJoin) },
+		"spawn-all":  func() { paced(tasks, spawnAll) },
+		"fan-out":    func() { paced(tasks, fanOut) },
+		"unbalanced": unbalanced,
+		"skynet":     skynet,
+		"wake":       wake,
+		"timers":     func() { timers(""); timers("warm-") },
+		"parked":     parked,
+		"idle":       idle,
+		"storm":      storm,
+		"mutex":      func() { paced(tasks, mutex) },
+		"mutex-wait": mutexWait,
+		"rw-lock":    func() { paced(tasks, rwLock) },
+		"ping-pong":  func() { pingPong(func() {}) },
+		// Two goroutines that keep their threads are on two.
+		"ping-pong-apart": func() { pingPong(runtime.LockOSThread) },
+		"two-to-one":      func() { paced(producers, func(turns int) time.Duration { return stream(turns, 1) }) },
+		"two-to-two":      func() { paced(producers, func(turns int) time.Duration { return stream(turns, 2) }) },
+		"select":          func() { paced(selectChannels, selects) },
+		"oneshot":         func() { paced(1, oneshot) },
+		"echo":            func() { serve(func([]byte) {}) },
+		"echo-shared":     func() { serve(func([]byte) {}) },
+		"hog":             func() { serve(burnIfHog()) },
+		"hog-paced":       func() { serve(burnIfHog()) },
+		"http":            serveHTTP,
+		"file-read":       fileRead,
 	}
 	do, known := deeds[deed]
 	if !known {
@@ -175,6 +184,53 @@ func spawnAll(turns int) time.Duration {
 	return time.Since(start)
 }
 
+func fanOut(turns int) time.Duration { return spawnComputing(turns, shortSteps) }
+
+// unbalanced says how long a turn takes, and how many times as long that is as it would be if all workers always computed.
+func unbalanced() {
+	took := untilEnough(func(turns int) time.Duration { return spawnComputing(turns, longSteps) })
+	turn := took.Seconds() / float64(turns)
+	least := time.Hour
+	for i := 0; i < longTries; i++ {
+		start := time.Now()
+		stepOn(longSteps)
+		if took := time.Since(start); took < least {
+			least = took
+		}
+	}
+	say("-", "ms", turn*1e3)
+	say("ratio", "x", turn/(least.Seconds()*float64(tasks)/float64(workers)))
+}
+
+func spawnComputing(turns, steps int) time.Duration {
+	start := time.Now()
+	for i := 0; i < turns; i++ {
+		var all sync.WaitGroup
+		all.Add(tasks)
+		for i := 0; i < tasks; i++ {
+			go func() {
+				stepOn(steps)
+				all.Done()
+			}()
+		}
+		all.Wait()
+	}
+	return time.Since(start)
+}
+
+// stepOn computes as `compute` of `src/deeds/mod.rs` does.
+//
+//go:noinline
+func stepOn(steps int) uint64 {
+	value := uint64(steps)
+	for i := 0; i < steps; i++ {
+		value ^= value << 13
+		value ^= value >> 7
+		value ^= value << 17
+	}
+	return value
+}
+
 func skynet() {
 	var node func(parent chan<- uint64, first, leaves int)
 	node = func(parent chan<- uint64, first, leaves int) {
@@ -218,9 +274,13 @@ func park(count int) {
 	}
 }
 
-// wake: Go has no outside threads without cgo, so the waker is a goroutine that keeps its thread and sleeps in the kernel.
 func wake() {
 	park(tasks)
+	sayLatencies("", hear(), "p50", "p99", "p999")
+}
+
+// hear: Go has no outside threads without cgo, so the waker is a goroutine that keeps its thread and sleeps in the kernel.
+func hear() []int64 {
 	base := time.Now()
 	var rungNs, heard int64
 	bell := make(chan struct{}, 1)
@@ -245,7 +305,39 @@ func wake() {
 		late[i] = int64(time.Since(base)) - atomic.LoadInt64(&rungNs)
 		atomic.AddInt64(&heard, 1)
 	}
+	return late
+}
+
+func storm() {
+	sleepers := tasks
+	yielders := 2 * workers
+	tasks = yielders + sleepers + 1
+	var done int32
+	var heard []int64
+	late := make([]int64, sleepers*turns)
+	together(func(index int) {
+		switch {
+		case index < yielders:
+			for int(atomic.LoadInt32(&done)) <= sleepers {
+				runtime.Gosched()
+			}
+			return
+		case index < yielders+sleepers:
+			own := late[(index-yielders)*turns:][:turns]
+			for i := range own {
+				deadline := time.Now().Add(stormNap)
+				time.Sleep(stormNap)
+				if over := time.Since(deadline); over > 0 {
+					own[i] = int64(over)
+				}
+			}
+		default:
+			heard = hear()
+		}
+		atomic.AddInt32(&done, 1)
+	})
 	sayLatencies("", late, "p50", "p99", "p999")
+	sayLatencies("wake-", heard, "p50", "p99", "p999")
 }
 
 func timers(wave string) {
@@ -357,24 +449,27 @@ func rwLock(turns int) time.Duration {
 	return took
 }
 
-// pingPong uses channels without places, as Go programs do.
-func pingPong(turns int) time.Duration {
+// pingPong uses channels without places, as Go programs do. Each of the two begins with place.
+func pingPong(place func()) {
+	place()
 	ping, pong := make(chan uint64), make(chan uint64)
 	go func() {
+		place()
 		for message := range ping {
 			pong <- message
 		}
 		close(pong)
 	}()
-	start := time.Now()
-	for i := uint64(0); i < uint64(turns); i++ {
-		ping <- i
-		check(<-pong, i)
-	}
-	took := time.Since(start)
+	paced(1, func(turns int) time.Duration {
+		start := time.Now()
+		for i := uint64(0); i < uint64(turns); i++ {
+			ping <- i
+			check(<-pong, i)
+		}
+		return time.Since(start)
+	})
 	close(ping)
 	<-pong
-	return took
 }
 
 func stream(turns, consumers int) time.Duration {

@@ -21,6 +21,10 @@ pub(crate) enum Deed {
     SpawnJoin,
     /// One task spawns `tasks` empty tasks, then joins them all; `turns` times.
     SpawnAll,
+    /// One task spawns `tasks` tasks that compute for about 100 ns, then joins them all; `turns` times.
+    FanOut,
+    /// The same with tasks that compute for about 20 us, held against what so much computing takes if all workers have an equal share.
+    Unbalanced,
     /// A tree of tasks, ten children each, with `tasks` leaves; each inner one sums what its children return.
     Skynet,
     /// An OS thread sleeps 1 ms, notes the time and wakes a waiting task, `turns` times; `tasks` others wait for ever.
@@ -31,6 +35,9 @@ pub(crate) enum Deed {
     Parked,
     /// `tasks` tasks wait for ever, one sleeps long: CPU time used in `turns` milliseconds.
     Idle,
+    /// Tasks, all started: two per worker yield all the time, `tasks` sleep for 1 ms, `turns` times each, and one is woken by an OS thread as in `Wake`: how
+    /// late are sleepers and the woken?
+    Storm,
     /// `tasks` tasks, all started, take one lock, add one and let go, `turns` times each.
     Mutex,
     /// The same: the longest time that a task needed for one turn.
@@ -39,6 +46,8 @@ pub(crate) enum Deed {
     RwLock,
     /// Two tasks send a message to and fro through two channels of one place, `turns` times.
     PingPong,
+    /// The same, each task on a worker of its own, where it stays.
+    PingPongApart,
     /// Two tasks send `turns` messages each through a channel of 1024 places to one task, which receives them and a last one.
     TwoToOne,
     /// The same with two tasks that receive.
@@ -77,11 +86,10 @@ impl Deed {
     pub(crate) const fn kind(self) -> Kind {
         match self {
             Self::Switch | Self::SwitchNested => Kind::Switch,
-            Self::Yield | Self::SpawnJoin | Self::SpawnAll | Self::Skynet | Self::Wake | Self::Timers | Self::Parked | Self::Idle => {
-                Kind::Task
-            }
+            Self::Yield | Self::SpawnJoin | Self::SpawnAll | Self::FanOut | Self::Unbalanced | Self::Skynet => Kind::Task,
+            Self::Wake | Self::Timers | Self::Parked | Self::Idle | Self::Storm => Kind::Task,
             Self::Mutex | Self::MutexWait | Self::RwLock => Kind::Lock,
-            Self::PingPong | Self::TwoToOne | Self::TwoToTwo | Self::Select | Self::Oneshot => Kind::Channel,
+            Self::PingPong | Self::PingPongApart | Self::TwoToOne | Self::TwoToTwo | Self::Select | Self::Oneshot => Kind::Channel,
             Self::Echo | Self::EchoShared | Self::Hog | Self::HogPaced | Self::Http => Kind::Server,
             Self::FileRead => Kind::File,
         }

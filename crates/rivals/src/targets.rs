@@ -26,7 +26,7 @@ pub(crate) struct Target {
     bound: Bound,
 }
 
-/// The targets of the issues "Yardstick", "Waiting" and "Input and output".
+/// The targets of the issues "Yardstick", "Waiting", "Input and output" and "Scheduler".
 pub(crate) const ALL: &[Target] = &[
     Target::of("switch", Bound::Of("limit-asm", 1.35)),
     // 12 ns where the spike took 11.
@@ -37,6 +37,8 @@ pub(crate) const ALL: &[Target] = &[
     Target::of("spawn-join-1", Bound::Best(0.6)),
     Target::of("spawn-join-2", Bound::Best(0.7)),
     Target::of("spawn-million", Bound::Best(0.7)),
+    Target::of("fan-out", Bound::BestRuntime(0.8)),
+    Target::of("unbalanced", Bound::BestRuntime(0.8)),
     Target::of("skynet", Bound::Best(0.7)),
     Target::of("wake-from-thread/p50", Bound::Of("threads", 1.15)),
     Target::of("wake-from-thread/p99", Bound::Best(1.0)),
@@ -46,11 +48,16 @@ pub(crate) const ALL: &[Target] = &[
     Target::of("parked-memory/1M/vmas", Bound::Fixed(99.0)),
     // What is printed as 0.00.
     Target::of("idle-cpu", Bound::Fixed(0.005)),
+    Target::of("yield-storm/p99", Bound::BestRuntime(1.0)),
     Target::of("mutex-free", Bound::Of("threads", 1.1)),
     Target::of("mutex-100", Bound::Best(1.1)),
     // 1 ms.
     Target::of("mutex-100/max-wait", Bound::Fixed(1000.0)),
-    Target::of("chan-ping-pong", Bound::Best(0.6)),
+    Target::of("ping-pong-1", Bound::Best(0.6)),
+    // Rivals pull the pair onto one worker.
+    Target::of("ping-pong-2", Bound::Best(0.8)).by("sinew-migratable"),
+    // Threads that spin before they sleep.
+    Target::of("ping-pong-2/apart", Bound::Of("crossbeam", 1.5)),
     Target::of("chan-2to1x1", Bound::BestRuntime(0.8)),
     Target::of("chan-2to1x2", Bound::BestRuntime(0.8)),
     // The first wave touches every stack for the first time.

@@ -91,6 +91,16 @@ pub(crate) const ALL: &[Workload] = &[
         cases: |scale| one(Job::new(Deed::SpawnAll).workers(2).tasks(scale.pick(1_000_000, 1_000_000, 1000))),
     },
     Workload {
+        name: "fan-out",
+        about: "one task spawns 100,000 tasks of about 100 ns and joins them, two workers: a task",
+        cases: |scale| one(repeated(Deed::FanOut, scale).workers(2).tasks(scale.pick(100_000, 100_000, 1000)).turns(1)),
+    },
+    Workload {
+        name: "unbalanced",
+        about: "one task spawns 2,000 tasks that compute for about 20 us and joins them, two workers: all of it, and by what it would be if both always computed",
+        cases: |scale| one(repeated(Deed::Unbalanced, scale).workers(2).tasks(scale.pick(2000, 2000, 20)).turns(1)),
+    },
+    Workload {
         name: "skynet",
         about: "a tree of tasks with a million leaves, two workers",
         cases: |scale| one(Job::new(Deed::Skynet).workers(2).tasks(scale.pick(1_000_000, 1_000_000, 100))),
@@ -112,6 +122,11 @@ pub(crate) const ALL: &[Workload] = &[
         cases: |scale| one(Job::new(Deed::Idle).workers(2).tasks(100).turns(scale.pick(2000, 1000, 10))),
     },
     Workload {
+        name: "yield-storm",
+        about: "four tasks yield all the time, two workers; meanwhile eight sleep 1 ms again and again, and an OS thread wakes another 1000 times per second: how late sleepers and the woken are",
+        cases: |scale| one(Job::new(Deed::Storm).workers(2).tasks(8).turns(scale.pick(1000, 300, 5))),
+    },
+    Workload {
         name: "mutex-free",
         about: "take a free lock, add one and let go, one worker",
         cases: |scale| one(repeated(Deed::Mutex, scale)),
@@ -130,9 +145,17 @@ pub(crate) const ALL: &[Workload] = &[
         cases: |scale| one(repeated(Deed::RwLock, scale).tasks(100).workers(2)),
     },
     Workload {
-        name: "chan-ping-pong",
-        about: "a message goes to and fro between two tasks, one worker: the whole round",
+        name: "ping-pong-1",
+        about: "a message goes to and fro between two tasks through channels, one worker: the whole round",
         cases: |scale| one(repeated(Deed::PingPong, scale)),
+    },
+    Workload {
+        name: "ping-pong-2",
+        about: "the same with two workers: wherever the tasks are, and in `apart` each kept on a worker of its own",
+        cases: |scale| {
+            let job = |deed| repeated(deed, scale).workers(2);
+            vec![Case { name: "", job: job(Deed::PingPong) }, Case { name: "apart", job: job(Deed::PingPongApart) }]
+        },
     },
     Workload {
         name: "chan-2to1x1",

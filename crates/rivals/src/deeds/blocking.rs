@@ -10,7 +10,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Arrivals, IDLE_TIMER, LOOK, Latency, Line, Oversleep, PARKED_WARM_UP, SETTLE, SKYNET_CHILDREN, WAVES, four_deep, paced};
+use super::storm::{self, Role, Storm};
+use super::{
+    Arrivals, IDLE_TIMER, LONG_STEPS, LOOK, Latency, Line, Oversleep, PARKED_WARM_UP, SETTLE, SHORT_STEPS, SKYNET_CHILDREN, WAVES,
+};
+use super::{balance, compute, four_deep, paced};
 use crate::job::{Deed, Job, Kind, Reading};
 use crate::proc;
 use channels::Channels;
@@ -28,6 +32,10 @@ pub(crate) trait Blocking: 'static {
     /// Starts the system as `job` wants it, runs `root` as a task, and returns when it has ended. What else is there stays: the process ends soon.
     fn run<T: Send + 'static>(job: &Job, root: impl FnOnce() -> T + Send + 'static) -> T;
     fn spawn<T: Send + 'static>(task: impl FnOnce() -> T + Send + 'static) -> Self::Handle<T>;
+    /// Spawns a task that runs on another worker than the caller's, and stays there. By default as any other: right where each task is a thread.
+    fn spawn_apart(task: impl FnOnce() + Send + 'static) {
+        drop(Self::spawn(task));
+    }
     fn join<T: Send + 'static>(handle: Self::Handle<T>) -> T;
     fn yield_now();
     fn sleep(span: Duration);
@@ -57,12 +65,18 @@ fn perform_tasks<S: Blocking>(job: &Job) -> Vec<Reading> {
         Deed::Yield => paced(&job, job.tasks, |turns| yields::<S>(job.tasks, turns, S::yield_now)),
         Deed::SwitchNested => paced(&job, 2, |turns| yields::<S>(2, turns, || four_deep(S::yield_now))),
         Deed::SpawnJoin => paced(&job, 1, spawn_join::<S>),
-        Deed::SpawnAll => paced(&job, job.tasks, |turns| spawn_all::<S>(job.tasks, turns)),
+        Deed::SpawnAll => paced(&job, job.tasks, |turns| spawn_all::<S>(job.tasks, turns, || ())),
+        Deed::FanOut => paced(&job, job.tasks, |turns| spawn_all::<S>(job.tasks, turns, || compute(SHORT_STEPS))),
+        Deed::Unbalanced => {
+            let readings = paced(&job, 1, |turns| spawn_all::<S>(job.tasks, turns, || compute(LONG_STEPS)));
+            balance(&job, readings[0].value)
+        }
         Deed::Skynet => skynet::<S>(job.tasks),
         Deed::Wake => wake::<S>(&job),
         Deed::Timers => WAVES.iter().flat_map(|wave| timers::<S>(&job, wave)).collect(),
         Deed::Parked => parked::<S>(job.tasks),
         Deed::Idle => idle::<S>(&job),
+        Deed::Storm => storm::<S>(&job),
         other => panic!("{other:?} is not about tasks"),
     })
 }
@@ -104,10 +118,10 @@ fn spawn_join<S: Blocking>(turns: usize) -> Duration {
     start.elapsed()
 }
 
-fn spawn_all<S: Blocking>(tasks: usize, turns: usize) -> Duration {
+fn spawn_all<S: Blocking>(tasks: usize, turns: usize, work: impl Fn() + Copy + Send + 'static) -> Duration {
     let start = Instant::now();
     for _ in 0..turns {
-        let handles: Vec<_> = iter::repeat_with(|| S::spawn(|| ())).take(tasks).collect();
+        let handles: Vec<_> = iter::repeat_with(|| S::spawn(work)).take(tasks).collect();
         handles.into_iter().for_each(S::join);
     }
     start.elapsed()
@@ -150,9 +164,15 @@ fn park<S: Blocking>(tasks: usize) -> Vec<S::Handle<()>> {
 
 fn wake<S: Blocking>(job: &Job) -> Vec<Reading> {
     let others = park::<S>(job.tasks);
+    let late_ns = hear::<S>(job.turns);
+    std::mem::forget(others);
+    super::latencies(late_ns)
+}
+
+/// Waits `turns` times for a thread that wakes this task: nanoseconds that each wake took.
+fn hear<S: Blocking>(turns: usize) -> Vec<u64> {
     let latency = Latency::new();
     let bell = Arc::new(S::bell());
-    let turns = job.turns;
     let ringer = thread::spawn({
         let (latency, bell) = (latency.clone(), bell.clone());
         move || latency.ring(turns, || S::ring(&bell))
@@ -163,8 +183,39 @@ fn wake<S: Blocking>(job: &Job) -> Vec<Reading> {
     };
     let late_ns = iter::repeat_with(wait).take(turns).collect();
     ringer.join().expect("the waking thread does not panic");
-    std::mem::forget(others);
-    super::latencies(late_ns)
+    late_ns
+}
+
+fn storm<S: Blocking>(job: &Job) -> Vec<Reading> {
+    let (storm, turns) = (Arc::new(Storm::of(job)), job.turns);
+    let work = {
+        let storm = storm.clone();
+        move |index| match storm.role(index) {
+            Role::Yield => {
+                while !storm.is_over() {
+                    S::yield_now();
+                }
+                Vec::new()
+            }
+            Role::Sleep => leave_after(&storm, || iter::repeat_with(nap::<S>).take(turns).collect()),
+            Role::Hear => leave_after(&storm, || hear::<S>(turns)),
+        }
+    };
+    let (_, late_ns) = together::<S, _>(storm.tasks(), work);
+    storm.readings(late_ns)
+}
+
+/// Sleeps for a moment: nanoseconds that it took too long.
+fn nap<S: Blocking>() -> u64 {
+    let deadline = Instant::now() + storm::NAP;
+    S::sleep(storm::NAP);
+    storm::late_ns(deadline)
+}
+
+fn leave_after<T>(storm: &Storm, work: impl FnOnce() -> T) -> T {
+    let done = work();
+    storm.leave();
+    done
 }
 
 fn timers<S: Blocking>(job: &Job, wave: &str) -> Vec<Reading> {

@@ -11,7 +11,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Arrivals, IDLE_TIMER, LOOK, Latency, Line, Oversleep, PARKED_WARM_UP, Pace, SETTLE, SKYNET_CHILDREN, WAVES};
+use super::storm::{self, Role, Storm};
+use super::{
+    Arrivals, IDLE_TIMER, LONG_STEPS, LOOK, Latency, Line, Oversleep, PARKED_WARM_UP, Pace, SETTLE, SHORT_STEPS, SKYNET_CHILDREN, WAVES,
+};
+use super::{balance, compute};
 use crate::job::{Deed, Job, Kind, Reading};
 use crate::proc;
 use channels::Channels;
@@ -26,6 +30,8 @@ pub(crate) trait Futures: 'static {
 
     fn run<T: Send + 'static>(job: &Job, root: impl Future<Output = T> + Send + 'static) -> T;
     fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> Self::Handle<T>;
+    /// Runs a task on a thread of its own.
+    fn spawn_apart(task: impl Future<Output = ()> + Send + 'static);
     fn join<T: Send + 'static>(handle: Self::Handle<T>) -> impl Future<Output = T> + Send;
     fn yield_now() -> impl Future<Output = ()> + Send;
     fn sleep(span: Duration) -> impl Future<Output = ()> + Send;
@@ -55,7 +61,12 @@ fn perform_tasks<S: Futures>(job: &Job) -> Vec<Reading> {
         match job.deed {
             Deed::Yield => paced(&job, job.tasks, |turns| yields::<S>(job.tasks, turns)).await,
             Deed::SpawnJoin => paced(&job, 1, spawn_join::<S>).await,
-            Deed::SpawnAll => paced(&job, job.tasks, |turns| spawn_all::<S>(job.tasks, turns)).await,
+            Deed::SpawnAll => paced(&job, job.tasks, |turns| spawn_all::<S>(job.tasks, turns, || ())).await,
+            Deed::FanOut => paced(&job, job.tasks, |turns| spawn_all::<S>(job.tasks, turns, || compute(SHORT_STEPS))).await,
+            Deed::Unbalanced => {
+                let readings = paced(&job, 1, |turns| spawn_all::<S>(job.tasks, turns, || compute(LONG_STEPS))).await;
+                balance(&job, readings[0].value)
+            }
             Deed::Skynet => skynet::<S>(job.tasks).await,
             Deed::Wake => wake::<S>(&job).await,
             Deed::Timers => {
@@ -67,6 +78,7 @@ fn perform_tasks<S: Futures>(job: &Job) -> Vec<Reading> {
             }
             Deed::Parked => parked::<S>(job.tasks).await,
             Deed::Idle => idle::<S>(&job).await,
+            Deed::Storm => storm::<S>(&job).await,
             other => panic!("futures cannot do {other:?}, or it is not about tasks"),
         }
     })
@@ -129,10 +141,10 @@ async fn spawn_join<S: Futures>(turns: usize) -> Duration {
     start.elapsed()
 }
 
-async fn spawn_all<S: Futures>(tasks: usize, turns: usize) -> Duration {
+async fn spawn_all<S: Futures>(tasks: usize, turns: usize, work: impl Fn() + Copy + Send + 'static) -> Duration {
     let start = Instant::now();
     for _ in 0..turns {
-        let handles: Vec<_> = iter::repeat_with(|| S::spawn(async {})).take(tasks).collect();
+        let handles: Vec<_> = iter::repeat_with(|| S::spawn(async move { work() })).take(tasks).collect();
         for handle in handles {
             S::join(handle).await;
         }
@@ -183,9 +195,15 @@ async fn park<S: Futures>(tasks: usize) -> Vec<S::Handle<()>> {
 
 async fn wake<S: Futures>(job: &Job) -> Vec<Reading> {
     let others = park::<S>(job.tasks).await;
+    let late_ns = hear::<S>(job.turns).await;
+    std::mem::forget(others);
+    super::latencies(late_ns)
+}
+
+/// Waits `turns` times for a thread that wakes this task: nanoseconds that each wake took.
+async fn hear<S: Futures>(turns: usize) -> Vec<u64> {
     let latency = Latency::new();
     let bell = Arc::new(S::bell());
-    let turns = job.turns;
     let ringer = thread::spawn({
         let (latency, bell) = (latency.clone(), bell.clone());
         move || latency.ring(turns, || S::ring(&bell))
@@ -196,8 +214,42 @@ async fn wake<S: Futures>(job: &Job) -> Vec<Reading> {
         late_ns.push(latency.hear());
     }
     ringer.join().expect("the waking thread does not panic");
-    std::mem::forget(others);
-    super::latencies(late_ns)
+    late_ns
+}
+
+async fn storm<S: Futures>(job: &Job) -> Vec<Reading> {
+    let (storm, turns) = (Arc::new(Storm::of(job)), job.turns);
+    let work = |index| {
+        let storm = storm.clone();
+        async move {
+            let mut late_ns = Vec::new();
+            match storm.role(index) {
+                Role::Yield => {
+                    while !storm.is_over() {
+                        S::yield_now().await;
+                    }
+                    return late_ns;
+                }
+                Role::Sleep => {
+                    for _ in 0..turns {
+                        late_ns.push(nap::<S>().await);
+                    }
+                }
+                Role::Hear => late_ns = hear::<S>(turns).await,
+            }
+            storm.leave();
+            late_ns
+        }
+    };
+    let (_, late_ns) = together::<S, _>(storm.tasks(), work).await;
+    storm.readings(late_ns)
+}
+
+/// Sleeps for a moment: nanoseconds that it took too long.
+async fn nap<S: Futures>() -> u64 {
+    let deadline = Instant::now() + storm::NAP;
+    S::sleep(storm::NAP).await;
+    storm::late_ns(deadline)
 }
 
 async fn timers<S: Futures>(job: &Job, wave: &str) -> Vec<Reading> {

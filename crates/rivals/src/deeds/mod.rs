@@ -8,8 +8,10 @@ pub(crate) mod files;
 pub(crate) mod futures;
 pub(crate) mod raw;
 pub(crate) mod servers;
+pub(crate) mod storm;
 
 use std::arch::asm;
+use std::hint::black_box;
 use std::ops::DerefMut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -23,6 +25,12 @@ use crate::stats::quantile;
 
 /// Children of an inner task of `Skynet`, as in every other program of that name.
 pub(crate) const SKYNET_CHILDREN: usize = 10;
+/// Steps of `compute` in a task of `FanOut`: about 100 ns at 3 GHz. A number and not a time, so that all systems do the same work.
+pub(crate) const SHORT_STEPS: usize = 50;
+/// And in one of `Unbalanced`: about 20 us.
+pub(crate) const LONG_STEPS: usize = 10_000;
+/// Runs of which the shortest is what so many steps take.
+const LONG_TRIES: usize = 100;
 /// Time between two wakes from a thread: 1000 per second.
 const WAKE_GAP: Duration = Duration::from_millis(1);
 /// Sleep of the one timer of `Idle`: longer than any measurement.
@@ -133,6 +141,30 @@ pub(crate) fn four_deep(deed: impl Fn() + Copy) {
 fn stay_a_call() {
     // SAFETY: one instruction that does nothing.
     unsafe { asm!("nop", options(nomem, nostack, preserves_flags)) };
+}
+
+/// Computes so many steps that wait for each other. Go's program has the same; a compiler cannot join two of them into one.
+#[inline(never)]
+pub(crate) fn compute(steps: usize) {
+    let mut value = black_box(steps as u64);
+    for _ in 0..steps {
+        value ^= value << 13;
+        value ^= value >> 7;
+        value ^= value << 17;
+    }
+    black_box(value);
+}
+
+/// Time of a turn of `Unbalanced`, and how many times as long it is as it would be if all workers always computed.
+pub(crate) fn balance(job: &Job, turn_ns: f64) -> Vec<Reading> {
+    let time = |_| {
+        let start = Instant::now();
+        compute(LONG_STEPS);
+        start.elapsed()
+    };
+    let least = (0..LONG_TRIES).map(time).min().expect("it was tried");
+    let ideal_ns = least.as_nanos() as f64 * job.tasks as f64 / job.workers as f64;
+    vec![Reading::new("", "ms", turn_ns / 1e6), Reading::new("ratio", "x", turn_ns / ideal_ns)]
 }
 
 /// Counts tasks that have started.

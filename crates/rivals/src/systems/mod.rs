@@ -7,6 +7,7 @@ mod corosensei;
 mod go;
 mod limit;
 mod limit_epoll;
+mod limit_spin;
 mod limit_uring;
 mod may;
 mod monoio;
@@ -59,38 +60,48 @@ pub(crate) enum Side {
 
 /// All systems, ours first.
 pub(crate) const ALL: &[System] = &[
-    System {
-        name: "sinew",
-        about: "settled fibers; for switches, the library's switch file alone",
-        takes: |job| if is_io(job) { Takes::No } else { Takes::Yes },
-        perform: |job| if is_switch(job) { raw::perform::<sinew::Switch>(job) } else { blocking::perform::<sinew::Sinew>(job) },
-        version: || locked("sinew"),
-        side: Side::Ours,
-    },
-    System {
-        name: "sinew-yield",
-        about: "two real fibers of a runtime that call `yield_now`, beside the bare switch",
-        takes: |job| if job.deed == Deed::SwitchNested { Takes::Yes } else { Takes::No },
-        perform: blocking::perform::<sinew::Sinew>,
-        version: || locked("sinew"),
-        side: Side::Ours,
-    },
-    System {
-        name: "sinew-uring",
-        about: "a settled fiber per connection, sockets and files by io_uring; HTTP by hand",
-        takes: |job| if is_io(job) { Takes::Yes } else { Takes::No },
-        perform: sinew::perform_uring,
-        version: || locked("sinew"),
-        side: Side::Ours,
-    },
-    System {
-        name: "sinew-epoll",
-        about: "the same by epoll, files by threads for what blocks",
-        takes: |job| if is_io(job) { Takes::Yes } else { Takes::No },
-        perform: sinew::perform_epoll,
-        version: || locked("sinew"),
-        side: Side::Ours,
-    },
+    ours(
+        "sinew",
+        "settled fibers; for switches, the library's switch file alone",
+        |job| if is_io(job) { Takes::No } else { Takes::Yes },
+        |job| if is_switch(job) { raw::perform::<sinew::Switch>(job) } else { blocking::perform::<sinew::Sinew>(job) },
+    ),
+    ours(
+        "sinew-shared",
+        "settled fibers, one queue per group: flare's kind",
+        is_scheduling,
+        blocking::perform::<sinew::Sinew<sinew::Shared>>,
+    ),
+    ours(
+        "sinew-migratable",
+        "fibers that move, a queue per worker: bthread's kind",
+        is_scheduling_anywhere,
+        blocking::perform::<sinew::Sinew<sinew::Migratable>>,
+    ),
+    ours(
+        "sinew-shared-migratable",
+        "fibers that move, one queue per group: flare's kind, in full",
+        is_scheduling_anywhere,
+        blocking::perform::<sinew::Sinew<sinew::SharedMigratable>>,
+    ),
+    ours(
+        "sinew-yield",
+        "two real fibers of a runtime that call `yield_now`, beside the bare switch",
+        |job| if job.deed == Deed::SwitchNested { Takes::Yes } else { Takes::No },
+        blocking::perform::<sinew::Sinew>,
+    ),
+    ours(
+        "sinew-uring",
+        "a settled fiber per connection, sockets and files by io_uring; HTTP by hand",
+        |job| if is_io(job) { Takes::Yes } else { Takes::No },
+        sinew::perform_uring,
+    ),
+    ours(
+        "sinew-epoll",
+        "the same by epoll, files by threads for what blocks",
+        |job| if is_io(job) { Takes::Yes } else { Takes::No },
+        sinew::perform_epoll,
+    ),
     System {
         name: "tokio-ct",
         about: "tokio, current-thread runtime (jobs of one worker)",
@@ -110,7 +121,7 @@ pub(crate) const ALL: &[System] = &[
     System {
         name: "may",
         about: "stackful coroutines, default stack of 32 KiB",
-        takes: |job| if job.deed == Deed::FileRead { Takes::No } else { schedules(job) },
+        takes: may_takes,
         perform: |job| if is_io(job) { may::serve(job) } else { blocking::perform::<may::May>(job) },
         version: || Ok(format!("{} (may_minihttp {})", locked("may")?, locked("may_minihttp")?)),
         side: Side::Runtime,
@@ -217,6 +228,14 @@ pub(crate) const ALL: &[System] = &[
         side: Side::Limit,
     },
     System {
+        name: "limit-spin",
+        about: "two threads on two CPUs, which never sleep, hand over a number in one word: the limit of `ping-pong-2/apart`",
+        takes: |job| if job.deed == Deed::PingPongApart { Takes::Yes } else { Takes::No },
+        perform: limit_spin::perform,
+        version: || Ok("in this crate".into()),
+        side: Side::Limit,
+    },
+    System {
         name: "limit-epoll",
         about: "a hand-written loop on epoll: the limit of servers that wait for readiness",
         takes: echoes_on_one_cpu,
@@ -242,6 +261,11 @@ pub(crate) const ALL: &[System] = &[
     },
 ];
 
+/// A variant of Sinew.
+const fn ours(name: &'static str, about: &'static str, takes: fn(&Job) -> Takes, perform: fn(&Job) -> Vec<Reading>) -> System {
+    System { name, about, takes, perform, version: || locked("sinew"), side: Side::Ours }
+}
+
 /// The system called `name`, or an error that lists what there is.
 pub(crate) fn named(name: &str) -> Result<&'static System, String> {
     let known = || ALL.iter().map(|system| system.name).collect::<Vec<_>>().join(", ");
@@ -255,6 +279,18 @@ fn is_switch(job: &Job) -> bool {
 /// What depends on how a system does I/O.
 fn is_io(job: &Job) -> bool {
     matches!(job.deed.kind(), Kind::Server | Kind::File)
+}
+
+/// What shows how fibers are queued and moved.
+fn is_scheduling(job: &Job) -> Takes {
+    use Deed::{FanOut, PingPong, PingPongApart, Skynet, SpawnAll, SpawnJoin, Storm, Unbalanced, Wake, Yield};
+    let is_it = matches!(job.deed, FanOut | PingPong | PingPongApart | Skynet | SpawnAll | SpawnJoin | Storm | Unbalanced | Wake | Yield);
+    if is_it { Takes::Yes } else { Takes::No }
+}
+
+/// The same, for systems whose fibers cannot be kept apart.
+fn is_scheduling_anywhere(job: &Job) -> Takes {
+    if job.deed == Deed::PingPongApart { Takes::No } else { is_scheduling(job) }
 }
 
 fn is_server(job: &Job) -> bool {
@@ -277,6 +313,15 @@ fn only(job: &Job, kind: Kind) -> Takes {
 /// Every schedulable job with the system's own stacks, if it has any.
 fn schedules(job: &Job) -> Takes {
     if is_switch(job) || job.stack_kib > 0 { Takes::No } else { Takes::Yes }
+}
+
+fn may_takes(job: &Job) -> Takes {
+    match job.deed {
+        // It has no way to keep a task where it is.
+        Deed::FileRead | Deed::PingPongApart => Takes::No,
+        Deed::Storm => Takes::Refuses("not offered: while tasks yield, it wakes no other"),
+        _ => schedules(job),
+    }
 }
 
 fn threads_take(job: &Job) -> Takes {

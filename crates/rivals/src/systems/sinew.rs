@@ -1,14 +1,17 @@
-//! Sinew: settled fibers, a runtime with the asked number of workers, all else by default.
+//! Sinew: a runtime with the asked number of workers, all else by default or as a `Setting` says.
 
+use std::hint::spin_loop;
 use std::io;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use sinew::chan::{self, Receiver, Sender};
 use sinew::fs::File;
 use sinew::sync::{Mutex, RwLock};
-use sinew::{Fiber, JoinHandle, Runtime};
+use sinew::{Fiber, JoinHandle, Queue, Runtime, RuntimeBuilder};
 
 use crate::deeds::blocking::channels::{Channel, Channels};
 use crate::deeds::blocking::files::Files;
@@ -19,14 +22,60 @@ use crate::deeds::raw::Raw;
 use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT};
 use crate::job::{Job, Reading};
 
-pub(crate) struct Sinew;
+/// How long a new fiber has to be started by another worker while its spawner keeps its own: a sleeper is awake long before.
+const START_SPAN: Duration = Duration::from_millis(1);
 
-impl Blocking for Sinew {
+/// What else a runtime is told. Another kind of queue, policy or migration is a type of its own, which says so to the builder, and a line in `systems::ALL`.
+pub(crate) trait Setting: 'static {
+    fn apply(builder: RuntimeBuilder) -> RuntimeBuilder;
+}
+
+/// Settled fibers, all by default.
+pub(crate) struct Default;
+
+impl Setting for Default {
+    fn apply(builder: RuntimeBuilder) -> RuntimeBuilder {
+        builder
+    }
+}
+
+/// Settled fibers, one queue per group: as flare's, but that started fibers stay.
+pub(crate) struct Shared;
+
+impl Setting for Shared {
+    fn apply(builder: RuntimeBuilder) -> RuntimeBuilder {
+        builder.queue(Queue::Shared)
+    }
+}
+
+/// A queue per worker and fibers that move: as bthread.
+pub(crate) struct Migratable;
+
+impl Setting for Migratable {
+    fn apply(builder: RuntimeBuilder) -> RuntimeBuilder {
+        // SAFETY: the deeds keep nothing of a thread across a wait.
+        unsafe { builder.queue(Queue::Stealing).migrate_started_fibers() }
+    }
+}
+
+/// One queue per group and fibers that move: as flare.
+pub(crate) struct SharedMigratable;
+
+impl Setting for SharedMigratable {
+    fn apply(builder: RuntimeBuilder) -> RuntimeBuilder {
+        // SAFETY: as above.
+        unsafe { builder.queue(Queue::Shared).migrate_started_fibers() }
+    }
+}
+
+pub(crate) struct Sinew<S = Default>(PhantomData<S>);
+
+impl<S: Setting> Blocking for Sinew<S> {
     type Handle<T: Send + 'static> = JoinHandle<T>;
     type Bell = Fiber;
 
     fn run<T: Send + 'static>(job: &Job, root: impl FnOnce() -> T + Send + 'static) -> T {
-        let mut builder = Runtime::builder().workers(job.workers);
+        let mut builder = S::apply(Runtime::builder().workers(job.workers));
         if job.stack_kib > 0 {
             builder = builder.stack_size(job.stack_kib << 10);
         }
@@ -36,6 +85,27 @@ impl Blocking for Sinew {
     }
     fn spawn<T: Send + 'static>(task: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
         sinew::spawn(task)
+    }
+    /// Spawns it again until another worker has started it: a started fiber stays.
+    fn spawn_apart(task: impl FnOnce() + Send + 'static) {
+        let here = thread::current().id();
+        let mut back = Some(task);
+        while let Some(task) = back {
+            let (verdict, verdicts) = chan::bounded(1);
+            drop(sinew::spawn(move || {
+                let is_here = thread::current().id() == here;
+                let (mine, theirs) = if is_here { (None, Some(task)) } else { (Some(task), None) };
+                verdict.send(theirs).expect(RECEIVED);
+                if let Some(task) = mine {
+                    task();
+                }
+            }));
+            let start = Instant::now();
+            while verdicts.is_empty() && start.elapsed() < START_SPAN {
+                spin_loop();
+            }
+            back = verdicts.recv().expect(SENT);
+        }
     }
     fn join<T: Send + 'static>(handle: JoinHandle<T>) -> T {
         handle.join().expect("the task does not panic")
@@ -86,7 +156,7 @@ fn perform(driver: &str, job: &Job) -> Vec<Reading> {
     blocking::perform_io::<Sinew>(job)
 }
 
-impl Locks for Sinew {
+impl<S: Setting> Locks for Sinew<S> {
     type Mutex = Mutex<u64>;
     type RwLock = RwLock<u64>;
 
@@ -116,9 +186,9 @@ impl Channel for Sinew {
     }
 }
 
-impl Channels for Sinew {
-    type One = Self;
-    type Many = Self;
+impl<S: Setting> Channels for Sinew<S> {
+    type One = Sinew;
+    type Many = Sinew;
 
     fn select([a, b, c, d, e, f, g, h]: [Receiver<u64>; SELECT_CHANNELS], messages: usize) -> u64 {
         let receive = || {

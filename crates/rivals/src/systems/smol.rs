@@ -43,6 +43,9 @@ impl Futures for Smol {
     fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> Task<T> {
         EXECUTOR.spawn(task)
     }
+    fn spawn_apart(task: impl Future<Output = ()> + Send + 'static) {
+        thread::spawn(|| smol::block_on(task));
+    }
     fn join<T: Send + 'static>(handle: Task<T>) -> impl Future<Output = T> + Send {
         handle
     }

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -60,6 +61,9 @@ impl<const WORKERS: bool> Futures for Tokio<WORKERS> {
     }
     fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         tokio::spawn(task)
+    }
+    fn spawn_apart(task: impl Future<Output = ()> + Send + 'static) {
+        thread::spawn(|| Builder::new_current_thread().build().expect("a runtime can be built").block_on(task));
     }
     async fn join<T: Send + 'static>(handle: JoinHandle<T>) -> T {
         handle.await.expect("the task does not panic")

@@ -566,9 +566,21 @@ impl Group {
         errands
     }
 
+    /// Leaves errands that were taken, and not done, to others.
+    pub(crate) fn leave_errands(&self, errands: u64) {
+        if errands != 0 {
+            self.errands.fetch_or(errands, Relaxed);
+        }
+    }
+
     #[inline]
     pub(crate) fn has_errands(&self) -> bool {
-        self.errands.load(Relaxed) != 0
+        self.errands() != 0
+    }
+
+    #[inline]
+    pub(crate) fn errands(&self) -> u64 {
+        self.errands.load(Relaxed)
     }
 
     /// Counts who was claimed and wakes the sleepers among them; whether there was anybody.

@@ -55,9 +55,10 @@ const GIFTS: u32 = 32;
 /// one worker had 0.24 GB/s by the ring, 0.86 by plain calls.
 const RING_SHARERS: usize = 4;
 
-/// How long a heavy worker waits for others to take what it was woken for, and the pauses between two looks of one that polls. flare's numbers: 5 us, a look every 0.5 us.
+/// How long a heavy worker waits for others to take what it was woken for: what flare polls.
 const SPIN_NS: u64 = 5_000;
-const SPIN_PAUSES: u32 = 16;
+/// Pauses between two looks of one that polls. A pair of fibers on two workers talks in 0.6 us with 2 to 4, in 1.1-2.4 with flare's 16.
+const SPIN_PAUSES: u32 = 4;
 /// What it costs to wake a sleeper, until that was measured, and the bounds of what is believed: about what a futex wake takes on a quiet machine, and what it took here on a busy one.
 /// A poll in vain is not free: a core that polled before it slept is woken later. An unpark by a thread, 1,000 a second, took 12.0 us with a poll before each sleep and 7.5 without (2
 /// virtual cores, medians of 1,500).
@@ -364,9 +365,18 @@ impl Worker {
         }
         if self.group().has_work() {
             self.announce(1);
-        } else if self.group().has_errands() {
-            self.group().pass_errand();
         }
+        if self.group().has_errands() && !self.group().pass_errand() {
+            self.pass_errands_on();
+        }
+    }
+
+    /// Nobody of this group is idle any more: who sent an errand here calls the next group.
+    #[cold]
+    fn pass_errands_on(&self) {
+        let errands = self.group().errands();
+        let senders = self.groups.all.iter().filter(|group| errands & 1 << group.index != 0 && group.has_work());
+        senders.for_each(|group| _ = group.call_thief());
     }
 
     /// Mail, I/O, timers, surplus stacks, starved fibers: all that does not come by itself.
@@ -705,11 +715,12 @@ impl Worker {
     fn steal_abroad(&self) -> bool {
         let passes = self.passes.get().wrapping_add(1);
         self.passes.set(passes);
-        let errands = self.group().take_errands();
+        let mut errands = self.group().take_errands();
         for &(victim, ratio) in &self.group().settings.victims {
             if errands & 1 << victim == 0 && !passes.is_multiple_of(ratio) {
                 continue;
             }
+            errands &= !(1 << victim);
             let (tried, won) = &self.group().thefts[victim];
             tried.fetch_add(1, Relaxed);
             // SAFETY: F1 - given away, so it is ours; one that has started may move.
@@ -721,6 +732,8 @@ impl Worker {
             let place = if control.is_started() { &self.seat.moving } else { &self.seat.children };
             let pushed = place.push(ptr::from_ref(control).cast_mut());
             assert!(pushed, "an idle worker has nothing of its own");
+            // For the next one, who is called before this worker runs what it got.
+            self.group().leave_errands(errands);
             return true;
         }
         false
@@ -885,6 +898,7 @@ impl Worker {
 
     /// Gives an unstarted fiber a stack and settles it here; `false` if there is none and it was put aside.
     fn start(&self, control: &Control) -> bool {
+        debug_assert!(!control.is_started(), "F1: fiber {control} is started twice");
         self.judge(control);
         if let Some(waited_ns) = control.take_ready_time() {
             self.seat.counters.start_latency.record(waited_ns);
@@ -1228,7 +1242,8 @@ impl Worker {
             return ptr::null();
         }
         let share = List::new();
-        self.group().take(if self.seat().children.len() == 0 { TAKE_MAX } else { 1 }, &share);
+        let has_room = self.seat.children.len() == 0 && self.seat.moving.len() <= CHILDREN_MAX - TAKE_MAX;
+        self.group().take(if has_room { TAKE_MAX } else { 1 }, &share);
         let first = share.pop();
         if !share.is_empty() {
             self.keep(&share);
@@ -1236,13 +1251,24 @@ impl Worker {
         first
     }
 
-    /// Makes fibers of the group's queue this worker's children, so that the oldest is the next.
+    /// Makes fibers of the group's queue this worker's, so that the oldest is the next: unstarted ones its children, others with those that may move.
     #[cold]
     fn keep(&self, share: &List<Control>) {
         let count = share.len();
-        let mut fibers = [ptr::null_mut(); TAKE_MAX];
-        fibers[..count].fill_with(|| share.pop());
-        for &control in fibers[..count].iter().rev() {
+        let mut unstarted = [ptr::null_mut(); TAKE_MAX];
+        let mut children = 0;
+        for _ in 0..count {
+            let control = share.pop();
+            // SAFETY: F1 - popped, so it is ours.
+            if unsafe { (*control).is_started() } {
+                let pushed = self.seat.moving.push(control);
+                assert!(pushed, "no room for {count} fibers that may move");
+            } else {
+                unstarted[children] = control;
+                children += 1;
+            }
+        }
+        for &control in unstarted[..children].iter().rev() {
             let pushed = self.seat().children.push(control);
             assert!(pushed, "no room for {count} children where there were none");
         }
@@ -1584,6 +1610,7 @@ impl Worker {
     fn child_for(&self, stack: &Stack) -> Option<&'static Control> {
         // SAFETY: popped, so it is ours; a block outlives its fiber's end.
         let child: &'static Control = unsafe { self.seat().children.pop().as_ref()? };
+        debug_assert!(!child.is_started(), "F1: fiber {child}, which has started, among the children");
         if child.class() == stack.class() {
             return Some(child);
         }

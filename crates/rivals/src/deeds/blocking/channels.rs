@@ -40,7 +40,8 @@ pub(crate) trait Channels: 'static {
 pub(crate) fn perform<T: Blocking, C: Channels>(job: &Job) -> Vec<Reading> {
     let job = *job;
     T::run(&job, move || match job.deed {
-        Deed::PingPong => paced(&job, 1, ping_pong::<T, C::One>),
+        Deed::PingPong => ping_pong::<C::One>(&job, |echo| drop(T::spawn(echo))),
+        Deed::PingPongApart => ping_pong::<C::One>(&job, T::spawn_apart),
         Deed::TwoToOne => paced(&job, PRODUCERS, |turns| stream::<T, C::One>(turns, |receiver| vec![receiver])),
         Deed::TwoToTwo => paced(&job, PRODUCERS, |turns| stream::<T, C::Many>(turns, |receiver| vec![receiver.clone(), receiver])),
         Deed::Select => paced(&job, SELECT_CHANNELS, select::<T, C>),
@@ -49,23 +50,26 @@ pub(crate) fn perform<T: Blocking, C: Channels>(job: &Job) -> Vec<Reading> {
     })
 }
 
-fn ping_pong<T: Blocking, C: Channel>(turns: usize) -> Duration {
+/// One pair for all runs: where it is does not change between them.
+fn ping_pong<C: Channel>(job: &Job, spawn: fn(Box<dyn FnOnce() + Send>)) -> Vec<Reading> {
     let (ping, pings) = C::channel(1);
     let (pong, pongs) = C::channel(1);
-    let echo = T::spawn(move || {
+    spawn(Box::new(move || {
         while let Some(message) = C::receive(&pings) {
             C::send(&pong, message);
         }
+    }));
+    let readings = paced(job, 1, |turns| {
+        let start = Instant::now();
+        for turn in 0..turns as u64 {
+            C::send(&ping, turn);
+            assert_eq!(C::receive(&pongs), Some(turn), "the echo is wrong");
+        }
+        start.elapsed()
     });
-    let start = Instant::now();
-    for turn in 0..turns as u64 {
-        C::send(&ping, turn);
-        assert_eq!(C::receive(&pongs), Some(turn), "the echo is wrong");
-    }
-    let took = start.elapsed();
     drop(ping);
-    T::join(echo);
-    took
+    assert_eq!(C::receive(&pongs), None, "the echo has ended");
+    readings
 }
 
 /// `share` says how many consumers there are.

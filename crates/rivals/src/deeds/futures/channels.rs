@@ -4,7 +4,7 @@ use std::array;
 use std::time::{Duration, Instant};
 
 use super::{Futures, paced};
-use crate::deeds::{CHANNEL_PLACES, LAST_MESSAGE, PRODUCERS, SELECT_CHANNELS, SELECT_PLACES, SENT, sum_below};
+use crate::deeds::{CHANNEL_PLACES, LAST_MESSAGE, PRODUCERS, Pace, SELECT_CHANNELS, SELECT_PLACES, SENT, sum_below};
 use crate::job::{Deed, Job, Reading};
 
 /// As `blocking::channels::Channel`.
@@ -37,7 +37,7 @@ pub(crate) fn perform<T: Futures, C: Channels>(job: &Job) -> Vec<Reading> {
     let job = *job;
     T::run(&job, async move {
         match job.deed {
-            Deed::PingPong => paced(&job, 1, ping_pong::<T, C::One>).await,
+            Deed::PingPong | Deed::PingPongApart => ping_pong::<T, C::One>(&job).await,
             Deed::TwoToOne => paced(&job, PRODUCERS, |turns| stream::<T, C::One>(turns, |receiver| vec![receiver])).await,
             Deed::TwoToTwo => {
                 paced(&job, PRODUCERS, |turns| stream::<T, C::Many>(turns, |receiver| vec![receiver.clone(), receiver])).await
@@ -49,23 +49,38 @@ pub(crate) fn perform<T: Futures, C: Channels>(job: &Job) -> Vec<Reading> {
     })
 }
 
-async fn ping_pong<T: Futures, C: Channel>(turns: usize) -> Duration {
+/// One pair for all runs: where it is does not change between them, unless the system moves it.
+async fn ping_pong<T: Futures, C: Channel>(job: &Job) -> Vec<Reading> {
     let (ping, mut pings) = C::channel(1);
     let (pong, mut pongs) = C::channel(1);
-    let echo = T::spawn(async move {
+    let echo = async move {
         while let Some(message) = C::receive(&mut pings).await {
             C::send(&pong, message).await;
         }
-    });
-    let start = Instant::now();
-    for turn in 0..turns as u64 {
-        C::send(&ping, turn).await;
-        assert_eq!(C::receive(&mut pongs).await, Some(turn), "the echo is wrong");
-    }
-    let took = start.elapsed();
+    };
+    // Held until the end: some end a task whose handle is dropped.
+    let _handle = match job.deed {
+        Deed::PingPongApart => {
+            T::spawn_apart(echo);
+            None
+        }
+        _ => Some(T::spawn(echo)),
+    };
+    let mut pace = Pace::of(job);
+    let took = loop {
+        let start = Instant::now();
+        for turn in 0..pace.turns as u64 {
+            C::send(&ping, turn).await;
+            assert_eq!(C::receive(&mut pongs).await, Some(turn), "the echo is wrong");
+        }
+        let took = start.elapsed();
+        if pace.enough(took) {
+            break took;
+        }
+    };
     drop(ping);
-    T::join(echo).await;
-    took
+    assert_eq!(C::receive(&mut pongs).await, None, "the echo has ended");
+    pace.reading(took, 1)
 }
 
 /// `share` says how many consumers there are.

@@ -1398,7 +1398,7 @@ impl Worker {
         if let Some(region) = self.region(me) {
             region.refuse();
         }
-        if !me.is_held() && !self.has_others() && self.may_skip_yield() {
+        if !me.is_held() && !self.group().settings.shakes && !self.has_others() && self.may_skip_yield() {
             return;
         }
         self.others_due.set(true);

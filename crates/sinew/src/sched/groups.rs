@@ -142,6 +142,11 @@ impl Groups {
         self.binding.cpus.get(group)?.get(seat)?.as_deref()
     }
 
+    /// The CPUs that the process could use when the runtime was built.
+    pub(crate) fn cpus_of_process(&self) -> &[usize] {
+        &self.binding.machine.affinity
+    }
+
     /// A foreground group at the NUMA node that the caller runs at, if there is one: by turns.
     pub(crate) fn nearest(&self) -> &Group {
         let bound = self.foreground > 1 && self.all[0].settings.node.is_some();

@@ -215,7 +215,7 @@ pub(crate) struct Worker {
     settled: Cell<usize>,
     /// Fibers started since it last slept.
     starts: Cell<u32>,
-    /// It has just spun or slept: who does so with work wakes another if there is more (law S1).
+    /// It has just spun, slept, or come: who does so with work wakes another if there is more (law S1). What was announced while this one was being started started nobody else.
     rested: Cell<bool>,
     /// How long it polls before it sleeps: as long as a wake costs, while that pays; half as long after each poll in vain, until a sleep was so short that a poll would have been better.
     spin_ns: Cell<u64>,
@@ -256,6 +256,10 @@ pub(crate) struct Worker {
     others_due: Cell<bool>,
     /// They were the first in the last turn.
     others_had: Cell<bool>,
+    /// Whose turn it is among these: the oldest child, before the group's queue. Not by the number of the round: where others are due in every eighth, that is always the same.
+    child_next: Cell<bool>,
+    /// And among its own: those that may move, before those that stay.
+    moving_next: Cell<bool>,
     /// Fibers run since it last looked there.
     ticks: Cell<u32>,
     /// Times in a row that the one woken last went first.
@@ -283,7 +287,7 @@ impl Worker {
             turn: Cell::new(0),
             settled: Cell::new(0),
             starts: Cell::new(0),
-            rested: Cell::new(false),
+            rested: Cell::new(true),
             spin_ns: Cell::new(WAKE_COST_NS),
             wake_cost_ns: Cell::new(WAKE_COST_NS),
             must_take: Cell::new(false),
@@ -305,6 +309,8 @@ impl Worker {
             urgent: Cell::new(ptr::null()),
             others_due: Cell::new(false),
             others_had: Cell::new(false),
+            child_next: Cell::new(false),
+            moving_next: Cell::new(false),
             ticks: Cell::new(0),
             next_runs: Cell::new(0),
             passes: Cell::new(0),
@@ -566,7 +572,8 @@ impl Worker {
         if !control.is_null() {
             return control;
         }
-        if self.turn.get().is_multiple_of(2) {
+        self.moving_next.set(!self.moving_next.get());
+        if self.moving_next.get() {
             let control = steal_one(&self.seat.moving);
             if !control.is_null() {
                 return control;
@@ -640,7 +647,7 @@ impl Worker {
     /// As `push_moving`.
     unsafe fn put_moving(&self, control: *const Control) {
         if !self.seat.moving.push(control.cast_mut()) {
-            self.spill(&self.seat.moving);
+            self.spill(&self.seat.moving, false);
             let pushed = self.seat.moving.push(control.cast_mut());
             debug_assert!(pushed, "no room after half of them were moved");
         }
@@ -814,7 +821,8 @@ impl Worker {
 
     /// What would starve if ready fibers and the newest children always came first: the oldest of the group's queue and the oldest child, by turns.
     fn next_of_others(&self) -> *const Control {
-        let child_first = (self.turn.get() / 2).is_multiple_of(2);
+        let child_first = !self.child_next.get();
+        self.child_next.set(child_first);
         let control = if child_first { self.oldest_child() } else { self.take_of_group() };
         if !control.is_null() {
             return control;
@@ -1214,17 +1222,16 @@ impl Worker {
             return unsafe { self.group().push(control, quiet) };
         }
         let control = ptr::from_ref(control);
-        if self.seat().children.push(control.cast_mut()) {
-            match quiet {
-                true => self.group().note_quiet(1),
-                false => self.announce(1),
-            }
-            return true;
+        if !self.seat().children.push(control.cast_mut()) {
+            self.spill(&self.seat.children, quiet);
+            let pushed = self.seat().children.push(control.cast_mut());
+            debug_assert!(pushed, "no room for a child after half of them were moved");
         }
-        self.spill(&self.seat.children);
-        let pushed = self.seat().children.push(control.cast_mut());
-        debug_assert!(pushed, "no room for a child after half of them were moved");
-        pushed
+        match quiet {
+            true => self.group().note_quiet(1),
+            false => self.announce(1),
+        }
+        true
     }
 
     /// Runs an unstarted fiber at once, in the place of `me`, which is queued.
@@ -1250,9 +1257,9 @@ impl Worker {
         }
     }
 
-    /// Moves the oldest half of the children to the group's queue: one claim and one wake call for all of them, and their order holds.
+    /// Moves the oldest half of the children to the group's queue: one claim and, unless that is to be `quiet`, one wake call for all of them, and their order holds.
     #[cold]
-    fn spill(&self, deque: &Deque<Control, CHILDREN_MAX>) {
+    fn spill(&self, deque: &Deque<Control, CHILDREN_MAX>, quiet: bool) {
         let oldest = List::new();
         while oldest.len() < CHILDREN_MAX / 2 {
             match deque.steal() {
@@ -1263,18 +1270,20 @@ impl Worker {
             }
         }
         self.group().overflowed.fetch_add(oldest.len() as u64, Relaxed);
-        let queued = self.group().push_all(&oldest);
+        let queued = if quiet { self.group().push_quietly(&oldest) } else { self.group().push_all(&oldest) };
         assert!(queued, "the queue of a group is closed by its last worker, and this one is there");
     }
 
-    /// The oldest of the group's queue; of a long queue this worker's share too, as children, which the others may steal.
+    /// The oldest of the group's queue; of a long queue this worker's share too, as children, which the others may steal. A shared queue gives one at a time: its order is the
+    /// order in which they begin.
     fn take_of_group(&self) -> *const Control {
         if self.group().queued() == 0 {
             return ptr::null();
         }
         let share = List::new();
         let has_room = self.seat.children.len() == 0 && self.seat.moving.len() <= CHILDREN_MAX - TAKE_MAX;
-        self.group().take(if has_room { TAKE_MAX } else { 1 }, &share);
+        let takes_more = self.group().settings.queue == Queue::Stealing && has_room;
+        self.group().take(if takes_more { TAKE_MAX } else { 1 }, &share);
         let first = share.pop();
         if !share.is_empty() {
             self.keep(&share);

@@ -279,7 +279,8 @@ impl Worker {
             turn: Cell::new(0),
             settled: Cell::new(0),
             starts: Cell::new(0),
-            rested: Cell::new(false),
+            // One that comes late passes on what came while it was being started, for which nobody else was (S1).
+            rested: Cell::new(true),
             spin_ns: Cell::new(WAKE_COST_NS),
             wake_cost_ns: Cell::new(WAKE_COST_NS),
             must_take: Cell::new(false),
@@ -512,8 +513,10 @@ impl Worker {
             }
         }
         if self.leaves_to_lighter() {
-            self.deferred.set(self.ready.is_empty());
-            return self.pop_ready();
+            // Also what may move: a fiber in the slot is seen by nobody that this worker is left to.
+            let control = self.next_own();
+            self.deferred.set(control.is_null());
+            return control;
         }
         if self.must_take.replace(false) && self.ready.is_empty() && self.is_heavy() && self.others_take() {
             return ptr::null();

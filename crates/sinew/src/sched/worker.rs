@@ -523,8 +523,10 @@ impl Worker {
             }
         }
         if self.leaves_to_lighter() {
-            self.deferred.set(self.ready.is_empty());
-            return self.pop_ready();
+            // Also what may move: a fiber in the slot is seen by nobody that this worker is left to.
+            let control = self.next_own();
+            self.deferred.set(control.is_null());
+            return control;
         }
         if self.must_take.replace(false) && self.ready.is_empty() && self.is_heavy() && self.others_take() {
             return ptr::null();

@@ -175,6 +175,20 @@ fn a_pinned_fiber_and_a_free_one_take_turns() {
     });
 }
 
+#[test]
+fn a_yield_lets_a_child_begin_wherever_it_waits() {
+    with_all(1, |rt, kind| {
+        rt.run(move || {
+            for pinned in [false, true, true, false] {
+                let builder = Builder::new();
+                let child = (if pinned { builder.pinned() } else { builder }).spawn(|| ()).unwrap();
+                sinew::yield_now();
+                assert!(child.is_finished(), "{kind:?}, pinned {pinned}");
+            }
+        });
+    });
+}
+
 /// Local work without end: how it goes on, step by step, until it is told to stop.
 #[derive(Clone, Copy, Debug)]
 enum Stream {
@@ -186,7 +200,7 @@ enum Stream {
     Respawns,
     /// The same, with stacks of two sizes, so that none can go on where the last one stood.
     RespawnsOnOtherStacks,
-    /// Each spawns two, and one of them ends at once.
+    /// Each spawns two, of which the one that runs first ends at once.
     Multiplies,
     /// Two that park and unpark each other.
     Wakes,
@@ -262,8 +276,8 @@ fn respawn(flow: Flow, stacks: [usize; 2]) {
 
 fn multiply(flow: Flow) {
     if flow.goes_on() {
-        drop(sinew::spawn(|| ()));
         drop(sinew::spawn(move || multiply(flow)));
+        drop(sinew::spawn(|| ()));
     }
 }
 

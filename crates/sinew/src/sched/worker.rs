@@ -1411,7 +1411,7 @@ impl Worker {
             self.seat().take_mail(&self.ready);
             return false;
         }
-        self.seat().children.len() == 0 && self.source_waits.get() == 0
+        self.seat().children.len() == 0 && self.group().queued() == 0 && self.source_waits.get() == 0
     }
 
     /// Suspends `me` until whoever ends its wait has made it ready.

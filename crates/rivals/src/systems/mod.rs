@@ -66,7 +66,12 @@ pub(crate) const ALL: &[System] = &[
         |job| if is_io(job) { Takes::No } else { Takes::Yes },
         |job| if is_switch(job) { raw::perform::<sinew::Switch>(job) } else { blocking::perform::<sinew::Sinew>(job) },
     ),
-    ours("sinew-shared", "settled fibers, one queue per group: flare's kind", is_scheduling, blocking::perform::<sinew::Sinew<sinew::Shared>>),
+    ours(
+        "sinew-shared",
+        "settled fibers, one queue per group: flare's kind",
+        is_scheduling,
+        blocking::perform::<sinew::Sinew<sinew::Shared>>,
+    ),
     ours(
         "sinew-migratable",
         "fibers that move, a queue per worker: bthread's kind",

@@ -304,8 +304,9 @@ impl<T> Handle<T> {
             // SAFETY: the wait was begun above; the finisher ends it.
             unsafe {
                 match me {
-                    Me::Fiber(worker, waiter) => worker.suspend_for(waiter, control),
-                    Me::Thread(_) => me.wait(u64::MAX),
+                    Me::Fiber(worker, waiter) if !waiter.may_move() => worker.suspend_for(waiter, control),
+                    // It may have moved since it decided to wait: in the `clone` of what a child inherits, say.
+                    Me::Fiber(..) | Me::Thread(_) => me.wait(u64::MAX),
                 };
             }
         } else {

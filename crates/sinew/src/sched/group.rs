@@ -491,6 +491,18 @@ impl Group {
         queued
     }
 
+    /// Queues a fiber, and wakes nobody: by a worker that comes to it next. `false` if no worker is left (I2).
+    ///
+    /// # Safety
+    /// As [`push`](Self::push).
+    #[must_use]
+    pub(crate) unsafe fn put(&self, control: *const Control) -> bool {
+        let one = List::new();
+        // SAFETY: the caller's promise.
+        unsafe { one.push(control.cast_mut()) };
+        self.queue_all(&one)
+    }
+
     fn queue_all(&self, fibers: &List<Control>) -> bool {
         let count = fibers.len();
         let queue = self.queue.lock();

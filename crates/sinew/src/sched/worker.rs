@@ -65,6 +65,8 @@ const SPIN_PAUSES: u32 = 4;
 const WAKE_COST_NS: u64 = 10_000;
 const WAKE_COST_MIN_NS: u64 = 5_000;
 const WAKE_COST_MAX_NS: u64 = 50_000;
+/// How long it polls without a system call.
+const SPIN_ALONE_NS: u64 = 2_000;
 /// A poll shorter than this is none.
 const SPIN_LEAST_NS: u64 = 2_000;
 
@@ -256,6 +258,8 @@ pub(crate) struct Worker {
     child_next: Cell<bool>,
     /// And among its own: those that may move, before those that stay.
     moving_next: Cell<bool>,
+    /// They were the first in the last turn.
+    others_had: Cell<bool>,
     /// Fibers run since it last looked there.
     ticks: Cell<u32>,
     /// Times in a row that the one woken last went first.
@@ -306,6 +310,7 @@ impl Worker {
             others_due: Cell::new(false),
             child_next: Cell::new(false),
             moving_next: Cell::new(false),
+            others_had: Cell::new(false),
             ticks: Cell::new(0),
             next_runs: Cell::new(0),
             passes: Cell::new(0),
@@ -552,7 +557,9 @@ impl Worker {
             Policy::Affinity => eighth || self.ticks.get() >= TICKS,
             Policy::Balance => !eighth,
         };
-        let due = self.others_due.replace(false) || due;
+        // A fiber that yields may ask for it each time: only if its own had their turn meanwhile.
+        let due = due || (self.others_due.replace(false) && !self.others_had.get());
+        self.others_had.set(due);
         if due {
             self.ticks.set(0);
         }
@@ -626,13 +633,23 @@ impl Worker {
     /// # Safety
     /// The fiber is the caller's, has left its stack, and is of this group.
     unsafe fn push_moving(&self, control: *const Control) {
+        let has_others = self.seat.moving.len() != 0 || self.runs_another_first();
+        // SAFETY: the caller's promise.
+        unsafe { self.put_moving(control) };
+        if has_others {
+            self.announce(1);
+        }
+    }
+
+    /// As `push_moving`, and wakes nobody.
+    ///
+    /// # Safety
+    /// As `push_moving`.
+    unsafe fn put_moving(&self, control: *const Control) {
         if !self.seat.moving.push(control.cast_mut()) {
             self.spill(&self.seat.moving, false);
             let pushed = self.seat.moving.push(control.cast_mut());
             debug_assert!(pushed, "no room after half of them were moved");
-        }
-        if self.seat.moving.len() > 1 || self.runs_another_first() {
-            self.announce(1);
         }
     }
 
@@ -880,13 +897,22 @@ impl Worker {
         unsafe {
             if (*control).is_bound() {
                 self.ready.push(control.cast_mut());
-            } else if settings.shakes || settings.queue == Queue::Stealing && !(*control).is_pinned() {
-                self.take_in(control);
+            } else if settings.shakes && self.shake(control) {
+                // It is another worker's now.
+            } else if settings.queue == Queue::Stealing && !(*control).is_pinned() {
+                self.put_moving(control);
+                // There is not more to do than before, but for a fiber that runs first and was not there.
+                if self.runs_another_first() {
+                    self.announce(1);
+                }
             } else {
                 // Nobody is woken for it if this worker looks there next.
                 self.others_due.set(true);
-                let queued = self.group().push(control, !self.runs_another_first());
+                let queued = self.group().put(control);
                 assert!(queued, "this worker is there");
+                if self.runs_another_first() {
+                    self.announce(1);
+                }
             }
         }
     }
@@ -906,6 +932,7 @@ impl Worker {
 
     /// Gives an unstarted fiber a stack and settles it here; `false` if there is none and it was put aside.
     fn start(&self, control: &Control) -> bool {
+        debug_assert!(!control.is_started(), "F1: fiber {control} is started twice");
         self.judge(control);
         if let Some(waited_ns) = control.take_ready_time() {
             self.seat.counters.start_latency.record(waited_ns);
@@ -1076,7 +1103,12 @@ impl Worker {
             if now_ns >= wake_ns || now_ns >= end_ns {
                 break now_ns >= wake_ns;
             }
-            (0..SPIN_PAUSES).for_each(|_| spin_loop());
+            if now_ns - begun_ns < SPIN_ALONE_NS {
+                (0..SPIN_PAUSES).for_each(|_| spin_loop());
+            } else {
+                // Whoever is to make something ready may be waiting for this very core.
+                std::thread::yield_now();
+            }
         };
         self.seat.counters.idle_since_ns.store(0, Relaxed);
         add(&self.seat.counters.spun_ns, now_ns - begun_ns);
@@ -1249,8 +1281,9 @@ impl Worker {
             return ptr::null();
         }
         let share = List::new();
-        let takes_more = self.group().settings.queue == Queue::Stealing && self.seat().children.len() == 0;
-        self.group().take(if takes_more { TAKE_MAX } else { 1 }, &share);
+        let is_shared = self.group().settings.queue == Queue::Shared;
+        let has_room = self.seat.children.len() == 0 && self.seat.moving.len() <= CHILDREN_MAX - TAKE_MAX;
+        self.group().take(if has_room && !is_shared { TAKE_MAX } else { 1 }, &share);
         let first = share.pop();
         if !share.is_empty() {
             self.keep(&share);
@@ -1258,13 +1291,24 @@ impl Worker {
         first
     }
 
-    /// Makes fibers of the group's queue this worker's children, so that the oldest is the next.
+    /// Makes fibers of the group's queue this worker's, so that the oldest is the next: unstarted ones its children, others with those that may move.
     #[cold]
     fn keep(&self, share: &List<Control>) {
         let count = share.len();
-        let mut fibers = [ptr::null_mut(); TAKE_MAX];
-        fibers[..count].fill_with(|| share.pop());
-        for &control in fibers[..count].iter().rev() {
+        let mut unstarted = [ptr::null_mut(); TAKE_MAX];
+        let mut children = 0;
+        for _ in 0..count {
+            let control = share.pop();
+            // SAFETY: F1 - popped, so it is ours.
+            if unsafe { (*control).is_started() } {
+                let pushed = self.seat.moving.push(control);
+                assert!(pushed, "no room for {count} fibers that may move");
+            } else {
+                unstarted[children] = control;
+                children += 1;
+            }
+        }
+        for &control in unstarted[..children].iter().rev() {
             let pushed = self.seat().children.push(control);
             assert!(pushed, "no room for {count} children where there were none");
         }
@@ -1349,6 +1393,10 @@ impl Worker {
             if ptr::eq(self.ready.first(), me) {
                 // No other fiber is ready: those not yet started are whom this yield is for.
                 self.others_due.set(true);
+                if self.seat.moving.len() == 0 {
+                    // It is all that is this worker's own, and has had its turn.
+                    self.others_had.set(false);
+                }
                 self.go(me, self.back_to_loop());
             } else {
                 self.leave(me);
@@ -1363,7 +1411,7 @@ impl Worker {
         if let Some(region) = self.region(me) {
             region.refuse();
         }
-        if !me.is_held() && !self.has_others() && self.may_skip_yield() {
+        if !me.is_held() && !self.group().settings.shakes && !self.has_others() && self.may_skip_yield() {
             return;
         }
         self.others_due.set(true);
@@ -1606,6 +1654,7 @@ impl Worker {
     fn child_for(&self, stack: &Stack) -> Option<&'static Control> {
         // SAFETY: popped, so it is ours; a block outlives its fiber's end.
         let child: &'static Control = unsafe { self.seat().children.pop().as_ref()? };
+        debug_assert!(!child.is_started(), "F1: fiber {child}, which has started, among the children");
         if child.class() == stack.class() {
             return Some(child);
         }

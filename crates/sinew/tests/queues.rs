@@ -384,13 +384,20 @@ fn local_work_without_end_does_not_hide_a_local_child_nor_a_fiber_that_was_woken
     });
 }
 
-/// Keeps at least a hundred fibers in the group's queue until `flow` ends.
+/// Fibers in the group's queue, each of which puts the next one there: pinned ones always wait in it.
+fn keep_queue(flow: Flow) {
+    if flow.goes_on() {
+        drop(Builder::new().pinned().spawn(move || keep_queue(flow)).unwrap());
+    }
+}
+
+/// Keeps some fibers in the group's queue until `flow` ends.
 fn feed(rt: &Runtime, flow: &Flow, pinned: bool) {
     while !flow.is_over() {
-        if rt.metrics().queued < 100 {
+        if rt.metrics().queued < 20 {
             let flow = flow.clone();
             rt.run(move || {
-                for _ in 0..200 {
+                for _ in 0..20 {
                     let (flow, builder) = (flow.clone(), Builder::new());
                     let builder = if pinned { builder.pinned() } else { builder };
                     drop(builder.group(sinew::Group::foreground(0)).spawn(move || _ = flow.goes_on()).unwrap());
@@ -438,6 +445,7 @@ fn nothing_hides_a_fiber_that_may_move() {
         let started = flow.clone();
         let mover = rt.run(move || {
             start(Stream::Yields, &started);
+            (0..4).for_each(|_| keep_queue(started.clone()));
             let yields = move || {
                 until(|| started.counts());
                 (0..100).for_each(|_| sinew::yield_now());
@@ -446,12 +454,9 @@ fn nothing_hides_a_fiber_that_may_move() {
             // SAFETY: it keeps nothing of a thread across a suspension.
             unsafe { Builder::new().spawn_migratable(yields) }.unwrap()
         });
-        std::thread::scope(|s| {
-            s.spawn(|| feed(rt, &flow, false));
-            flow.await_begin();
-            flow.count();
-            mover.join().unwrap();
-        });
+        flow.await_begin();
+        flow.count();
+        mover.join().unwrap();
         assert!(flow.steps() < ENOUGH, "{kind:?}: hidden for {ENOUGH} steps");
         poll_until("the streams to end", || rt.metrics().ended == rt.metrics().spawned);
     });

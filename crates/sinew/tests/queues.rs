@@ -208,9 +208,17 @@ enum Stream {
     Dispatches,
     /// Yields of fibers with hooks, which leave by another way.
     YieldsWithHooks,
+    /// Some in the group's queue, each of which puts the next one there.
+    KeepsQueue,
+    /// Two that may move and yield.
+    Moves,
+    /// Two that may move and wake each other.
+    MovesAndWakes,
+    /// Several of these at once.
+    Mix,
 }
 
-const STREAMS: [Stream; 8] = [
+const STREAMS: [Stream; 12] = [
     Stream::Yields,
     Stream::YieldsAlone,
     Stream::Respawns,
@@ -219,6 +227,10 @@ const STREAMS: [Stream; 8] = [
     Stream::Wakes,
     Stream::Dispatches,
     Stream::YieldsWithHooks,
+    Stream::KeepsQueue,
+    Stream::Moves,
+    Stream::MovesAndWakes,
+    Stream::Mix,
 ];
 
 /// What a stream knows: whether it is to stop, and how far it has come since it counts.
@@ -305,6 +317,19 @@ fn yield_on(flow: &Flow) {
     }
 }
 
+/// Fibers in the group's queue, each of which puts the next one there: pinned ones always wait in it.
+fn keep_queue(flow: Flow) {
+    if flow.goes_on() {
+        drop(Builder::new().pinned().spawn(move || keep_queue(flow)).unwrap());
+    }
+}
+
+/// Spawns a fiber that may move.
+fn move_on(f: impl FnOnce() + Send + 'static) {
+    // SAFETY: the fibers of these tests keep nothing of a thread across a suspension.
+    drop(unsafe { Builder::new().spawn_migratable(f) }.unwrap());
+}
+
 /// Starts a stream at the worker that runs this.
 fn start(stream: Stream, flow: &Flow) {
     let own = || flow.clone();
@@ -322,6 +347,17 @@ fn start(stream: Stream, flow: &Flow) {
         Stream::Multiplies => multiply(flow),
         Stream::Wakes => drop(sinew::spawn(move || wake_each_other(flow))),
         Stream::Dispatches => drop(sinew::spawn(move || dispatch(flow))),
+        Stream::KeepsQueue => (0..4).for_each(|_| keep_queue(own())),
+        Stream::Moves => (0..2).for_each(|_| {
+            let flow = own();
+            move_on(move || yield_on(&flow));
+        }),
+        Stream::MovesAndWakes => move_on(move || wake_each_other(flow)),
+        Stream::Mix => {
+            [Stream::Yields, Stream::Respawns, Stream::KeepsQueue, Stream::Moves, Stream::MovesAndWakes, Stream::YieldsWithHooks]
+                .into_iter()
+                .for_each(|stream| start(stream, &flow))
+        }
         Stream::YieldsWithHooks => (0..2).for_each(|_| {
             let flow = own();
             drop(sinew::spawn(move || {
@@ -382,13 +418,6 @@ fn local_work_without_end_does_not_hide_a_local_child_nor_a_fiber_that_was_woken
             poll_until("the stream to end", || rt.metrics().ended == rt.metrics().spawned);
         }
     });
-}
-
-/// Fibers in the group's queue, each of which puts the next one there: pinned ones always wait in it.
-fn keep_queue(flow: Flow) {
-    if flow.goes_on() {
-        drop(Builder::new().pinned().spawn(move || keep_queue(flow)).unwrap());
-    }
 }
 
 /// Keeps some fibers in the group's queue until `flow` ends.

@@ -175,6 +175,20 @@ fn a_pinned_fiber_and_a_free_one_take_turns() {
     });
 }
 
+#[test]
+fn a_yield_lets_a_child_begin_wherever_it_waits() {
+    with_all(1, |rt, kind| {
+        rt.run(move || {
+            for pinned in [false, true, true, false] {
+                let builder = Builder::new();
+                let child = (if pinned { builder.pinned() } else { builder }).spawn(|| ()).unwrap();
+                sinew::yield_now();
+                assert!(child.is_finished(), "{kind:?}, pinned {pinned}");
+            }
+        });
+    });
+}
+
 /// Local work without end: how it goes on, step by step, until it is told to stop.
 #[derive(Clone, Copy, Debug)]
 enum Stream {
@@ -186,7 +200,7 @@ enum Stream {
     Respawns,
     /// The same, with stacks of two sizes, so that none can go on where the last one stood.
     RespawnsOnOtherStacks,
-    /// Each spawns two, and one of them ends at once.
+    /// Each spawns two, of which the one that runs first ends at once.
     Multiplies,
     /// Two that park and unpark each other.
     Wakes,
@@ -194,9 +208,17 @@ enum Stream {
     Dispatches,
     /// Yields of fibers with hooks, which leave by another way.
     YieldsWithHooks,
+    /// Some in the group's queue, each of which puts the next one there.
+    KeepsQueue,
+    /// Two that may move and yield.
+    Moves,
+    /// Two that may move and wake each other.
+    MovesAndWakes,
+    /// Several of these at once.
+    Mix,
 }
 
-const STREAMS: [Stream; 8] = [
+const STREAMS: [Stream; 12] = [
     Stream::Yields,
     Stream::YieldsAlone,
     Stream::Respawns,
@@ -205,6 +227,10 @@ const STREAMS: [Stream; 8] = [
     Stream::Wakes,
     Stream::Dispatches,
     Stream::YieldsWithHooks,
+    Stream::KeepsQueue,
+    Stream::Moves,
+    Stream::MovesAndWakes,
+    Stream::Mix,
 ];
 
 /// What a stream knows: whether it is to stop, and how far it has come since it counts.
@@ -262,8 +288,8 @@ fn respawn(flow: Flow, stacks: [usize; 2]) {
 
 fn multiply(flow: Flow) {
     if flow.goes_on() {
-        drop(sinew::spawn(|| ()));
         drop(sinew::spawn(move || multiply(flow)));
+        drop(sinew::spawn(|| ()));
     }
 }
 
@@ -291,6 +317,19 @@ fn yield_on(flow: &Flow) {
     }
 }
 
+/// Fibers in the group's queue, each of which puts the next one there: pinned ones always wait in it.
+fn keep_queue(flow: Flow) {
+    if flow.goes_on() {
+        drop(Builder::new().pinned().spawn(move || keep_queue(flow)).unwrap());
+    }
+}
+
+/// Spawns a fiber that may move.
+fn move_on(f: impl FnOnce() + Send + 'static) {
+    // SAFETY: the fibers of these tests keep nothing of a thread across a suspension.
+    drop(unsafe { Builder::new().spawn_migratable(f) }.unwrap());
+}
+
 /// Starts a stream at the worker that runs this.
 fn start(stream: Stream, flow: &Flow) {
     let own = || flow.clone();
@@ -308,6 +347,17 @@ fn start(stream: Stream, flow: &Flow) {
         Stream::Multiplies => multiply(flow),
         Stream::Wakes => drop(sinew::spawn(move || wake_each_other(flow))),
         Stream::Dispatches => drop(sinew::spawn(move || dispatch(flow))),
+        Stream::KeepsQueue => (0..4).for_each(|_| keep_queue(own())),
+        Stream::Moves => (0..2).for_each(|_| {
+            let flow = own();
+            move_on(move || yield_on(&flow));
+        }),
+        Stream::MovesAndWakes => move_on(move || wake_each_other(flow)),
+        Stream::Mix => {
+            [Stream::Yields, Stream::Respawns, Stream::KeepsQueue, Stream::Moves, Stream::MovesAndWakes, Stream::YieldsWithHooks]
+                .into_iter()
+                .for_each(|stream| start(stream, &flow))
+        }
         Stream::YieldsWithHooks => (0..2).for_each(|_| {
             let flow = own();
             drop(sinew::spawn(move || {
@@ -370,13 +420,13 @@ fn local_work_without_end_does_not_hide_a_local_child_nor_a_fiber_that_was_woken
     });
 }
 
-/// Keeps at least a hundred fibers in the group's queue until `flow` ends.
+/// Keeps some fibers in the group's queue until `flow` ends.
 fn feed(rt: &Runtime, flow: &Flow, pinned: bool) {
     while !flow.is_over() {
-        if rt.metrics().queued < 100 {
+        if rt.metrics().queued < 20 {
             let flow = flow.clone();
             rt.run(move || {
-                for _ in 0..200 {
+                for _ in 0..20 {
                     let (flow, builder) = (flow.clone(), Builder::new());
                     let builder = if pinned { builder.pinned() } else { builder };
                     drop(builder.group(sinew::Group::foreground(0)).spawn(move || _ = flow.goes_on()).unwrap());
@@ -424,6 +474,7 @@ fn nothing_hides_a_fiber_that_may_move() {
         let started = flow.clone();
         let mover = rt.run(move || {
             start(Stream::Yields, &started);
+            (0..4).for_each(|_| keep_queue(started.clone()));
             let yields = move || {
                 until(|| started.counts());
                 (0..100).for_each(|_| sinew::yield_now());
@@ -432,12 +483,9 @@ fn nothing_hides_a_fiber_that_may_move() {
             // SAFETY: it keeps nothing of a thread across a suspension.
             unsafe { Builder::new().spawn_migratable(yields) }.unwrap()
         });
-        std::thread::scope(|s| {
-            s.spawn(|| feed(rt, &flow, false));
-            flow.await_begin();
-            flow.count();
-            mover.join().unwrap();
-        });
+        flow.await_begin();
+        flow.count();
+        mover.join().unwrap();
         assert!(flow.steps() < ENOUGH, "{kind:?}: hidden for {ENOUGH} steps");
         poll_until("the streams to end", || rt.metrics().ended == rt.metrics().spawned);
     });

@@ -1395,6 +1395,10 @@ impl Worker {
             if ptr::eq(self.ready.first(), me) {
                 // No other fiber is ready: those not yet started are whom this yield is for.
                 self.others_due.set(true);
+                if self.seat.moving.len() == 0 {
+                    // It is all that is this worker's own, and has had its turn.
+                    self.others_had.set(false);
+                }
                 self.go(me, self.back_to_loop());
             } else {
                 self.leave(me);
@@ -1457,7 +1461,7 @@ impl Worker {
             self.seat().take_mail(&self.ready);
             return false;
         }
-        self.seat().children.len() == 0 && self.source_waits.get() == 0
+        self.seat().children.len() == 0 && self.group().queued() == 0 && self.source_waits.get() == 0
     }
 
     /// Suspends `me` until whoever ends its wait has made it ready.

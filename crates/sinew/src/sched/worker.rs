@@ -421,7 +421,7 @@ impl Worker {
         // SAFETY: I1, I2 - the borrow ends with the block, and no user code runs in it.
         unsafe {
             let Some(source) = &mut *self.source.get() else { return };
-            if source.has_found() || !self.ready.is_empty() || self.has_work() {
+            if source.has_found() || self.has_own() || self.has_work() {
                 source.look(self.turn.get(), &woken);
             }
         }
@@ -433,6 +433,11 @@ impl Worker {
             // SAFETY: the source has claimed it.
             make_ready(unsafe { Claimed::again(control) });
         }
+    }
+
+    /// Whether a fiber is ready that this worker runs without looking any further: nothing else tells of these.
+    fn has_own(&self) -> bool {
+        !self.ready.is_empty() || !self.urgent.get().is_null() || !self.seat.next.load(Relaxed).is_null()
     }
 
     /// Uses the source of this worker, which is opened if it is not there.
@@ -523,10 +528,12 @@ impl Worker {
             }
         }
         if self.leaves_to_lighter() {
-            self.deferred.set(self.ready.is_empty());
-            return self.pop_ready();
+            // Not what was woken last here, which nobody else is called for.
+            let control = self.next_own();
+            self.deferred.set(control.is_null());
+            return control;
         }
-        if self.must_take.replace(false) && self.ready.is_empty() && self.is_heavy() && self.others_take() {
+        if self.must_take.replace(false) && !self.has_own() && self.is_heavy() && self.others_take() {
             return ptr::null();
         }
         if others_first {

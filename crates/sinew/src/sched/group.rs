@@ -722,6 +722,15 @@ impl Group {
         self.spared.insert(worker);
     }
 
+    /// Has a worker, an idle one if there is one, try once more for the fibers that starve here.
+    #[cold]
+    pub(crate) fn ask_for_starved(&self) {
+        let worker = self.idle.sleeping().iter().next().unwrap_or(0);
+        // Whether it was there is nobody's concern: it owes a look now. The fences of its slot make that known to it.
+        let _ = self.spared.remove(worker);
+        self.seats[worker].wake();
+    }
+
     /// Every worker is to look once more what it can spare.
     pub(crate) fn forget_spared(&self) {
         self.spared.clear();

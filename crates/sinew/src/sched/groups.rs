@@ -236,6 +236,16 @@ impl Groups {
         others.for_each(|group| group.seats()[0].wake());
     }
 
+    /// Has a worker of each other group try for its own starved fibers: a fiber has ended at `from`, and its stack may be left over. Only for that: two groups that asked each other for
+    /// no reason would never rest.
+    #[inline]
+    pub(crate) fn ask_for_starved(&self, from: &Group) {
+        if self.has_starved() {
+            let others = self.all.iter().filter(|group| !std::ptr::eq(*group, from) && group.has_starved());
+            others.for_each(Group::ask_for_starved);
+        }
+    }
+
     /// Whether all workers have lain down with no deadline, none is being woken, and no job of the pool will wake one, so that nothing inside can make anything ready. By a
     /// worker that has lain down itself: of the last two at least one sees the other, and what its fibers counted, by the fences of their slots.
     pub(crate) fn all_rest_for_good(&self) -> bool {

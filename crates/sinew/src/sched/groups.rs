@@ -143,10 +143,16 @@ impl Groups {
         &self.binding.machine.affinity
     }
 
+    /// The CPUs of threads that workers start, and that are none, if workers are bound: else each may run where the one may that starts it.
+    pub(crate) fn cpus_of_helpers(&self) -> Option<Vec<usize>> {
+        let is_bound = self.binding.cpus.iter().flatten().any(Option::is_some);
+        is_bound.then(|| self.binding.machine.cpus.iter().map(|cpu| cpu.id).collect())
+    }
+
     /// A foreground group at the NUMA node that the caller runs at, if there is one: by turns.
     pub(crate) fn nearest(&self) -> &Group {
         let bound = self.foreground > 1 && self.all[0].settings.node.is_some();
-        let here = || self.binding.machine.cpus.iter().find(|cpu| Some(cpu.id) == thread::cpu());
+        let here = || thread::cpu().and_then(|here| self.binding.machine.cpus.iter().find(|cpu| cpu.id == here));
         self.any(if bound { here().map(|cpu| cpu.node) } else { None })
     }
 

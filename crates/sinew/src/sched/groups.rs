@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::{Arc, Weak};
 
-use crate::base::atomic::{AtomicUsize, Relaxed, SeqCst, fence};
+use crate::base::atomic::{Acquire, AtomicUsize, Relaxed, Release, SeqCst, fence};
 use crate::event::source::Io;
 use crate::fiber::stack::NoStack;
 use crate::fiber::state::Cause;
@@ -270,20 +270,26 @@ impl Groups {
 
     /// Whether there are none, for sure: a worker that leaves must not miss one.
     pub(crate) fn has_no_movers(&self) -> bool {
-        // An addition reads the last value there is; a load might not.
-        self.movers.fetch_add(0, Relaxed) == 0
+        // An addition reads the last value there is; a load might not. Release: meets the Acquire in `mover_comes`, and carries that the caller has seen the shutdown.
+        self.movers.fetch_add(0, Release) == 0
     }
 
     /// One more of them.
     pub(crate) fn mover_comes(&self) {
-        self.movers.fetch_add(1, Relaxed);
+        // Acquire: meets the Release in `has_no_movers`: who starts one after a worker has left knows why that has.
+        self.movers.fetch_add(1, Acquire);
         // SeqCst: meets the fence in `stop`. Either the shutdown sees the fiber, or its worker sees the shutdown and cancels it.
         fence(SeqCst);
     }
 
     /// One of them has ended; the last one lets the workers of a runtime that ends go.
     pub(crate) fn mover_goes(&self) {
-        if self.movers.fetch_sub(1, Relaxed) == 1 && self.is_stopping() {
+        if self.movers.fetch_sub(1, Relaxed) != 1 {
+            return;
+        }
+        // SeqCst: meets the fence in `stop`. Either this sees the shutdown, or who is woken by that sees that there are none left.
+        fence(SeqCst);
+        if self.is_stopping() {
             self.wake_all();
         }
     }
@@ -311,7 +317,7 @@ impl Groups {
     /// Refuses new fibers and lets workers leave when theirs have ended.
     pub(crate) fn stop(&self) {
         self.all.iter().for_each(Group::stop);
-        // SeqCst: meets the fence in `mover_comes`.
+        // SeqCst: meets the fences in `mover_comes` and `mover_goes`.
         fence(SeqCst);
         self.wake_all();
         self.pool.close().into_iter().for_each(make_ready);

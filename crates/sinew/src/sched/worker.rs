@@ -501,8 +501,13 @@ impl Worker {
     /// fiber computes; but what was started meanwhile is found here. Nothing is started any more but to be refused, so none is missed.
     #[cold]
     fn wind_up(&self) {
-        if !self.wound_up.replace(true) && (self.settled.get() != 0 || self.groups.movers() != 0) {
-            cancel_all(&self.groups, Some(self.seat));
+        if !self.wound_up.replace(true) {
+            if self.groups.movers() != 0 {
+                // Wherever they are: one that goes from worker to worker might meet none before that has looked.
+                cancel_all(&self.groups, None);
+            } else if self.settled.get() != 0 {
+                cancel_all(&self.groups, Some(self.seat));
+            }
         }
         if self.group().has_starved() {
             self.refuse_starved();
@@ -982,7 +987,7 @@ impl Worker {
         self.starts.set(self.starts.get().saturating_add(1));
         if control.may_move() {
             self.groups.mover_comes();
-            if self.group().is_stopping() {
+            if self.group().is_stopping() && !control.state.is_sheltered() {
                 // A shutdown looks for what has started; it may have looked before.
                 let _ = control.state.cancel();
             }
@@ -1040,6 +1045,8 @@ impl Worker {
             return false;
         };
         control.condemn(if self.group().is_stopping() { Verdict::ShutDownInReserve } else { Verdict::NoStack });
+        // Its stack is this group's, and must come back here.
+        control.set_pinned();
         self.groups.fed(self.group());
         self.settle(control, stack);
         // SAFETY: it is started now, and in no list.

@@ -3,7 +3,9 @@
 //! # Where a ready fiber is
 //! - unstarted, spawned by a fiber: among its worker's children (a deque that the others steal from);
 //! - unstarted, spawned from elsewhere, or when the children are too many: in the group's queue;
-//! - started: in its own worker's list, or in its inbox if another thread woke it.
+//! - started and settled, or bound: in its own worker's list, or in its inbox if another thread woke it;
+//! - started, and may move: in the group's queue, or, where workers steal, in the deque of the worker that made it ready, or in its slot for the one woken last. That slot is
+//!   no part of `has_work`: its worker must look there itself before it rests.
 //!
 //! # Invariants
 //! I1. (law S1) A non-empty queue has a worker awake or a wake under way: whoever pushes announces, whoever lies down looks again, and

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! # Invariants
-//! I1. Everything here is used by one thread. Fibers reach it through [`here`], which is theirs for life (laws F5, R1).
+//! I1. Everything here is used by one thread. Fibers reach it through [`here`]: a settled one has the same for life (laws F5, R1), one that may move asks again after each suspension.
 //! I2. No reference into a `UnsafeCell` of this file is alive when user code runs or a stack is switched.
 //! I3. `current` is the fiber whose stack this thread stands on; null in the loop.
 
@@ -675,6 +675,9 @@ impl Worker {
     }
 
     /// Gives a fiber that may move to the next worker, if there is one: it is to show at once whether it bears that.
+    ///
+    /// # Safety
+    /// The fiber is the caller's, has left its stack, is of this group and not bound.
     unsafe fn shake(&self, control: *const Control) -> bool {
         let seats = self.group().seats();
         if seats.len() < 2 || self.group().is_stopping() {

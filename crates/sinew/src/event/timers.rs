@@ -1,7 +1,7 @@
 //! The deadlines of one worker's fibers.
 //!
-//! A wait with a deadline keeps its entry in its fiber's control block: arming allocates nothing, and cancelling leaves nothing behind. A settled fiber
-//! arms, fires and cancels on its own worker, so there is no lock and no timer thread.
+//! A wait with a deadline keeps its entry in its fiber's control block: arming allocates nothing, and cancelling leaves nothing behind. A settled fiber, or one that is
+//! bound while it waits, arms, fires and cancels on its own worker, so there is no lock and no timer thread.
 
 use crate::base::list::List;
 use crate::base::prefetch::prefetch;

@@ -1,6 +1,6 @@
 //! Which CPUs there are, how they lie together, and which of them a worker's thread is bound to.
 //!
-//! Read from `/sys` below a root that tests choose. What is missing there, as in containers, is taken to be plain: one node, a core for each CPU.
+//! Read from `/sys` below a root that tests choose. What is missing there, or must not be read, as in containers, is taken to be plain: one node, a core for each CPU.
 //! What is there and cannot be understood is an error. A CPU that the process may use is online, whatever `/sys` says: the mask is the kernel's own word,
 //! `/sys` is made up by some containers.
 //!
@@ -49,7 +49,7 @@ impl Topology {
     /// All CPUs of the machine that are online, as described below `root`; `affinity` is what the process may use (`thread::affinity`).
     ///
     /// # Errors
-    /// `InvalidData` for a file with broken content, which is named with what was expected; others if a file is there and cannot be read.
+    /// `InvalidData` for a file with broken content, which is named with what was expected; others if a file is there, is ours to read, and cannot be read.
     pub(crate) fn read(root: &Path, affinity: Vec<usize>) -> io::Result<Self> {
         let system = root.join("sys/devices/system");
         let mut online = read_list(&system.join("cpu/online"))?.unwrap_or_default();
@@ -180,7 +180,7 @@ fn read_list(path: &Path) -> io::Result<Option<Vec<usize>>> {
     read_as(path, "a list of CPUs, as in 0-3,8", parse_kernel)
 }
 
-/// What a file says; `None` if there is no such file.
+/// What a file says; `None` if there is no such file, or it is not ours to read.
 fn read_as<V>(path: &Path, expected: &str, parse: impl FnOnce(&str) -> Option<V>) -> io::Result<Option<V>> {
     let Some(bytes) = if_there(fs::read(path), path)? else { return Ok(None) };
     let text = String::from_utf8_lossy(&bytes);
@@ -191,7 +191,8 @@ fn read_as<V>(path: &Path, expected: &str, parse: impl FnOnce(&str) -> Option<V>
 fn if_there<V>(result: io::Result<V>, path: &Path) -> io::Result<Option<V>> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        // A sandbox that hides `/sys` is no reason not to start.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => Ok(None),
         Err(error) => Err(io::Error::new(error.kind(), format!("{} cannot be read: {error}", path.display()))),
     }
 }

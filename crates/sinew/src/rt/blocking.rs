@@ -130,7 +130,7 @@ unsafe fn wait_for(me: &Me, worker: &Worker, control: &Control, task: &Task) -> 
         Submit::Queued => {}
         Submit::Wake(idle) => make_ready(idle),
         Submit::Start(number) => {
-            if let Err(error) = start(pool, number) {
+            if let Err(error) = start(pool, number, worker.groups().cpus_of_helpers()) {
                 let error = error.raw_os_error().unwrap_or(libc::EAGAIN);
                 if refuse_orphans(pool, error, task) {
                     // It was among them, and nobody knows of its wait any more.
@@ -160,9 +160,14 @@ fn refuse_orphans(pool: &Pool, error: i32, own: *const Task) -> bool {
     mine
 }
 
-fn start(pool: &Arc<Pool>, number: u64) -> io::Result<()> {
+/// Starts a thread of the pool, which is bound to `cpus`, or may run where its maker may.
+fn start(pool: &Arc<Pool>, number: u64, cpus: Option<Vec<usize>>) -> io::Result<()> {
     let pool = pool.clone();
-    thread::start(format!("sinew-blocking-{number}"), move || work(&pool))
+    thread::start(format!("sinew-blocking-{number}"), move || {
+        // If they are no more to be had, it runs where it may.
+        let _ = cpus.map(|cpus| thread::bind(&cpus));
+        work(&pool);
+    })
 }
 
 /// What a thread of the pool does.
@@ -178,7 +183,7 @@ fn work(pool: &Arc<Pool>) {
             Next::Run(task) => {
                 // SAFETY: taken from the queue just now.
                 make_ready(unsafe { Task::run(task) });
-                if !me.control().is_pristine(OWN_REFERENCES) && start(pool, pool.replacement()).is_ok() {
+                if !me.control().is_pristine(OWN_REFERENCES) && start(pool, pool.replacement(), None).is_ok() {
                     // The new thread is counted in the place of this one.
                     return;
                 }

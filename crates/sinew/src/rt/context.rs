@@ -8,10 +8,10 @@ use std::ptr;
 use super::runtime::current_groups;
 use super::spawn::{Settings, launch_detached};
 use crate::base::atomic::thread_local;
-use crate::fiber::Control;
 use crate::fiber::hooks::{Region, When};
 use crate::fiber::local::{Inherited, Place};
 use crate::fiber::task::discard;
+use crate::fiber::{Control, Id};
 use crate::os::fork;
 use crate::sched::worker::{Worker, here};
 
@@ -19,6 +19,8 @@ use crate::sched::worker::{Worker, here};
 #[derive(Debug)]
 #[must_use = "it keeps the fiber only while it is alive"]
 pub struct Pin {
+    /// The fiber that it keeps. Another fiber of the thread may drop it, by a thread-local: then it keeps that for good.
+    keeps: Option<Id>,
     /// Neither `Send` nor `Sync`: it is its fiber's.
     of: PhantomData<*const ()>,
 }
@@ -30,6 +32,9 @@ pub struct Pin {
 /// # Suspends
 /// No.
 ///
+/// # Panics
+/// If the fiber holds 255 of these already.
+///
 /// # Examples
 /// ```
 /// let _here = sinew::pin();
@@ -38,15 +43,18 @@ pub struct Pin {
 /// assert_eq!(std::thread::current().id(), before);
 /// ```
 pub fn pin() -> Pin {
-    if let Some((_, me)) = fiber() {
+    let keeps = fiber().map(|(_, me)| {
         me.pin();
-    }
-    Pin { of: PhantomData }
+        me.id()
+    });
+    Pin { keeps, of: PhantomData }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        if let Some((_, me)) = fiber() {
+        if let Some((_, me)) = fiber()
+            && self.keeps == Some(me.id())
+        {
             me.unpin();
         }
     }

@@ -23,9 +23,9 @@ pub struct Metrics {
     pub spawned: u64,
     /// Fibers that have ended.
     pub ended: u64,
-    /// Unstarted fibers in the group's queue.
+    /// Fibers in the groups' queues: unstarted ones, and ready ones that may move.
     pub queued: usize,
-    /// Unstarted fibers that were moved to the group's queue because their worker's own was full.
+    /// Fibers that were moved to a group's queue because their worker's own was full.
     pub overflowed: u64,
     /// Wakes that a spinning worker served: no system call.
     pub wakes_by_spinner: u64,
@@ -73,7 +73,7 @@ pub struct GroupMetrics {
     pub workers_max: usize,
     /// Fibers in its queue.
     pub queued: usize,
-    /// Unstarted fibers that were moved to its queue because their worker's own was full.
+    /// Fibers that were moved to its queue because their worker's own was full.
     pub overflowed: u64,
     /// Wakes that a spinning worker served: no system call.
     pub wakes_by_spinner: u64,

@@ -3,7 +3,9 @@
 //! # Where a ready fiber is
 //! - unstarted, spawned by a fiber: among its worker's children (a deque that the others steal from);
 //! - unstarted, spawned from elsewhere, or when the children are too many: in the group's queue;
-//! - started: in its own worker's list, or in its inbox if another thread woke it.
+//! - started and settled, or bound: in its own worker's list, or in its inbox if another thread woke it;
+//! - started, and may move: in the group's queue, or, where workers steal, in the deque of the worker that made it ready, or in its slot for the one woken last. That slot is
+//!   no part of `has_work`: its worker must look there itself before it rests.
 //!
 //! # Invariants
 //! I1. (law S1) A non-empty queue has a worker awake or a wake under way: whoever pushes announces, whoever lies down looks again, and
@@ -720,6 +722,15 @@ impl Group {
     /// Notes that `worker` has handed out what it can spare.
     pub(crate) fn note_spared(&self, worker: usize) {
         self.spared.insert(worker);
+    }
+
+    /// Has a worker, an idle one if there is one, try once more for the fibers that starve here.
+    #[cold]
+    pub(crate) fn ask_for_starved(&self) {
+        let worker = self.idle.sleeping().iter().next().unwrap_or(0);
+        // Whether it was there is nobody's concern: it owes a look now. The fences of its slot make that known to it.
+        let _ = self.spared.remove(worker);
+        self.seats[worker].wake();
     }
 
     /// Every worker is to look once more what it can spare.

@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::{Arc, Weak};
 
-use crate::base::atomic::{AtomicUsize, Relaxed, SeqCst, fence};
+use crate::base::atomic::{Acquire, AtomicUsize, Relaxed, Release, SeqCst, fence};
 use crate::event::source::Io;
 use crate::fiber::stack::NoStack;
 use crate::fiber::state::Cause;
@@ -143,10 +143,16 @@ impl Groups {
         &self.binding.machine.affinity
     }
 
+    /// The CPUs of threads that workers start, and that are none, if workers are bound: else each may run where the one may that starts it.
+    pub(crate) fn cpus_of_helpers(&self) -> Option<Vec<usize>> {
+        let is_bound = self.binding.cpus.iter().flatten().any(Option::is_some);
+        is_bound.then(|| self.binding.machine.cpus.iter().map(|cpu| cpu.id).collect())
+    }
+
     /// A foreground group at the NUMA node that the caller runs at, if there is one: by turns.
     pub(crate) fn nearest(&self) -> &Group {
         let bound = self.foreground > 1 && self.all[0].settings.node.is_some();
-        let here = || self.binding.machine.cpus.iter().find(|cpu| Some(cpu.id) == thread::cpu());
+        let here = || thread::cpu().and_then(|here| self.binding.machine.cpus.iter().find(|cpu| cpu.id == here));
         self.any(if bound { here().map(|cpu| cpu.node) } else { None })
     }
 
@@ -236,6 +242,16 @@ impl Groups {
         others.for_each(|group| group.seats()[0].wake());
     }
 
+    /// Has a worker of each other group try for its own starved fibers: a fiber has ended at `from`, and its stack may be left over. Only for that: two groups that asked each other for
+    /// no reason would never rest.
+    #[inline]
+    pub(crate) fn ask_for_starved(&self, from: &Group) {
+        if self.has_starved() {
+            let others = self.all.iter().filter(|group| !std::ptr::eq(*group, from) && group.has_starved());
+            others.for_each(Group::ask_for_starved);
+        }
+    }
+
     /// Whether all workers have lain down with no deadline, none is being woken, and no job of the pool will wake one, so that nothing inside can make anything ready. By a
     /// worker that has lain down itself: of the last two at least one sees the other, and what its fibers counted, by the fences of their slots.
     pub(crate) fn all_rest_for_good(&self) -> bool {
@@ -254,20 +270,26 @@ impl Groups {
 
     /// Whether there are none, for sure: a worker that leaves must not miss one.
     pub(crate) fn has_no_movers(&self) -> bool {
-        // An addition reads the last value there is; a load might not.
-        self.movers.fetch_add(0, Relaxed) == 0
+        // An addition reads the last value there is; a load might not. Release: meets the Acquire in `mover_comes`, and carries that the caller has seen the shutdown.
+        self.movers.fetch_add(0, Release) == 0
     }
 
     /// One more of them.
     pub(crate) fn mover_comes(&self) {
-        self.movers.fetch_add(1, Relaxed);
+        // Acquire: meets the Release in `has_no_movers`: who starts one after a worker has left knows why that has.
+        self.movers.fetch_add(1, Acquire);
         // SeqCst: meets the fence in `stop`. Either the shutdown sees the fiber, or its worker sees the shutdown and cancels it.
         fence(SeqCst);
     }
 
     /// One of them has ended; the last one lets the workers of a runtime that ends go.
     pub(crate) fn mover_goes(&self) {
-        if self.movers.fetch_sub(1, Relaxed) == 1 && self.is_stopping() {
+        if self.movers.fetch_sub(1, Relaxed) != 1 {
+            return;
+        }
+        // SeqCst: meets the fence in `stop`. Either this sees the shutdown, or who is woken by that sees that there are none left.
+        fence(SeqCst);
+        if self.is_stopping() {
             self.wake_all();
         }
     }
@@ -295,7 +317,7 @@ impl Groups {
     /// Refuses new fibers and lets workers leave when theirs have ended.
     pub(crate) fn stop(&self) {
         self.all.iter().for_each(Group::stop);
-        // SeqCst: meets the fence in `mover_comes`.
+        // SeqCst: meets the fences in `mover_comes` and `mover_goes`.
         fence(SeqCst);
         self.wake_all();
         self.pool.close().into_iter().for_each(make_ready);

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! # Invariants
-//! I1. Everything here is used by one thread. Fibers reach it through [`here`], which is theirs for life (laws F5, R1).
+//! I1. Everything here is used by one thread. Fibers reach it through [`here`]: a settled one has the same for life (laws F5, R1), one that may move asks again after each suspension.
 //! I2. No reference into a `UnsafeCell` of this file is alive when user code runs or a stack is switched.
 //! I3. `current` is the fiber whose stack this thread stands on; null in the loop.
 
@@ -29,7 +29,7 @@ use crate::base::deque::{Deque, Stolen};
 use crate::base::list::List;
 use crate::base::prefetch::prefetch;
 use crate::base::wheel::Entry;
-use crate::event::source::{SOURCE_TURNS, Source};
+use crate::event::source::{SOURCE_GAP_NS, SOURCE_TURNS, Source};
 use crate::event::timers::Timers;
 use crate::fiber::hooks::{Region, When};
 use crate::fiber::stack::{self, CLASSES, Stack};
@@ -413,8 +413,12 @@ impl Worker {
         if let Some(stack) = self.left_stack.take() {
             self.give_left(stack);
         }
-        if self.feed.replace(false) || self.owes_stacks() {
+        let has_stack = self.feed.replace(false);
+        if has_stack || self.owes_stacks() {
             self.feed_starved();
+        }
+        if has_stack {
+            self.groups.ask_for_starved(self.group());
         }
         if self.group().is_stopping() {
             self.wind_up();
@@ -427,7 +431,7 @@ impl Worker {
         // SAFETY: I1, I2 - the borrow ends with the block, and no user code runs in it.
         unsafe {
             let Some(source) = &mut *self.source.get() else { return };
-            if source.has_found() || !self.ready.is_empty() || self.has_work() {
+            if source.has_found() || self.has_own() || self.has_work() {
                 source.look(self.turn.get(), &woken);
             }
         }
@@ -439,6 +443,11 @@ impl Worker {
             // SAFETY: the source has claimed it.
             make_ready(unsafe { Claimed::again(control) });
         }
+    }
+
+    /// Whether a fiber is ready that this worker runs without looking any further: nothing else tells of these.
+    fn has_own(&self) -> bool {
+        !self.ready.is_empty() || !self.urgent.get().is_null() || !self.seat.next.load(Relaxed).is_null()
     }
 
     /// Uses the source of this worker, which is opened if it is not there.
@@ -498,8 +507,13 @@ impl Worker {
     /// fiber computes; but what was started meanwhile is found here. Nothing is started any more but to be refused, so none is missed.
     #[cold]
     fn wind_up(&self) {
-        if !self.wound_up.replace(true) && (self.settled.get() != 0 || self.groups.movers() != 0) {
-            cancel_all(&self.groups, Some(self.seat));
+        if !self.wound_up.replace(true) {
+            if self.groups.movers() != 0 {
+                // Wherever they are: one that goes from worker to worker might meet none before that has looked.
+                cancel_all(&self.groups, None);
+            } else if self.settled.get() != 0 {
+                cancel_all(&self.groups, Some(self.seat));
+            }
         }
         if self.group().has_starved() {
             self.refuse_starved();
@@ -534,7 +548,7 @@ impl Worker {
             self.deferred.set(control.is_null());
             return control;
         }
-        if self.must_take.replace(false) && self.ready.is_empty() && self.is_heavy() && self.others_take() {
+        if self.must_take.replace(false) && !self.has_own() && self.is_heavy() && self.others_take() {
             return ptr::null();
         }
         if others_first {
@@ -667,6 +681,9 @@ impl Worker {
     }
 
     /// Gives a fiber that may move to the next worker, if there is one: it is to show at once whether it bears that.
+    ///
+    /// # Safety
+    /// The fiber is the caller's, has left its stack, is of this group and not bound.
     unsafe fn shake(&self, control: *const Control) -> bool {
         let seats = self.group().seats();
         if seats.len() < 2 || self.group().is_stopping() {
@@ -979,7 +996,7 @@ impl Worker {
         self.starts.set(self.starts.get().saturating_add(1));
         if control.may_move() {
             self.groups.mover_comes();
-            if self.group().is_stopping() {
+            if self.group().is_stopping() && !control.state.is_sheltered() {
                 // A shutdown looks for what has started; it may have looked before.
                 let _ = control.state.cancel();
             }
@@ -1037,6 +1054,8 @@ impl Worker {
             return false;
         };
         control.condemn(if self.group().is_stopping() { Verdict::ShutDownInReserve } else { Verdict::NoStack });
+        // Its stack is this group's, and must come back here.
+        control.set_pinned();
         self.groups.fed(self.group());
         self.settle(control, stack);
         // SAFETY: it is started now, and in no list.
@@ -1115,13 +1134,17 @@ impl Worker {
         let begun_ns = clock::now_ns();
         let end_ns = begun_ns.saturating_add(self.spin_limit_ns());
         self.seat.counters.idle_since_ns.store(begun_ns, Relaxed);
-        let mut now_ns = begun_ns;
+        let (mut now_ns, mut look_ns) = (begun_ns, begun_ns + SOURCE_GAP_NS);
         let found = loop {
             if self.has_work() || self.source_calls() {
                 break true;
             }
             self.group().replace_spinner();
             now_ns = clock::now_ns();
+            if now_ns >= look_ns {
+                self.ask_epoll();
+                look_ns = now_ns + SOURCE_GAP_NS;
+            }
             if now_ns >= wake_ns || now_ns >= end_ns {
                 break now_ns >= wake_ns;
             }
@@ -1135,6 +1158,15 @@ impl Worker {
         self.seat.counters.idle_since_ns.store(0, Relaxed);
         add(&self.seat.counters.spun_ns, now_ns - begun_ns);
         found
+    }
+
+    /// Has the kernel say what has come, if this worker's fibers wait at epoll: a ring tells by memory, which is polled anyway.
+    fn ask_epoll(&self) {
+        // SAFETY: I1, I2 - it runs no user code.
+        let source = unsafe { (*self.source.get()).as_mut() };
+        if let Some(source) = source.filter(|source| self.source_waits.get() != 0 && !source.is_ring()) {
+            source.sleep(0);
+        }
     }
 
     /// Sleeps until there is something to do; or finds that there is, and does not.

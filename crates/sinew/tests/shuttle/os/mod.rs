@@ -147,6 +147,11 @@ pub mod thread {
 
     std::thread_local!(static THREADS: RefCell<Threads> = RefCell::default());
 
+    /// Shuttle has no CPUs.
+    pub fn bind(_cpus: &[usize]) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Makes `count` threads, on which all that is started will run.
     pub fn open(count: usize) {
         // What an earlier schedule left is not of this one; and nothing may be of another when the first begins to serve.

@@ -1,0 +1,217 @@
+//! Corners of the scheduler that a review found: what hides behind a fiber that was woken last, behind a poll, behind another group, behind a bound thread.
+
+mod common;
+
+use std::cell::RefCell;
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use common::{in_child, is_child, pair, poll_until, rounds, until};
+use sinew::{Builder, Group, Io, JoinHandle, Launch, Queue, Runtime, Spin};
+
+const GRACE: Duration = Duration::from_secs(60);
+
+/// Starts a fiber that may move.
+fn mover<T: Send + 'static>(launch: Launch, f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    // SAFETY: the fibers of these tests keep nothing of a thread across a suspension.
+    unsafe { Builder::new().launch(launch).spawn_migratable(f) }.unwrap()
+}
+
+/// Runs `test` in a process of its own.
+fn alone(name: &str, test: impl FnOnce()) {
+    if is_child(name) {
+        return test();
+    }
+    let child = in_child(name, &[]);
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+}
+
+/// Claim: what comes for a descriptor is seen however busy two fibers are that pass the worker to each other by the place of the one woken last.
+#[test]
+fn fibers_that_wake_each_other_do_not_hide_input() {
+    for io in [Io::Uring, Io::Epoll] {
+        let rt = Runtime::builder().workers(1).queue(Queue::Stealing).io(io).build().unwrap();
+        let (mut near, mut far) = pair();
+        let stop = Arc::new(AtomicBool::new(false));
+        let turns = Arc::new(AtomicUsize::new(0));
+        let (reads, ping) = rt.run({
+            let (stop, turns) = (stop.clone(), turns.clone());
+            move || {
+                let reads = sinew::spawn(move || {
+                    let mut byte = [0];
+                    near.read_exact(&mut byte).unwrap();
+                    byte[0]
+                });
+                (reads, sinew::spawn(move || ping_pong(&stop, &turns)))
+            }
+        });
+        poll_until("the pair to talk", || turns.load(SeqCst) > 1_000);
+        std::thread::scope(|s| {
+            s.spawn(|| far.write_all(&[7]).unwrap());
+        });
+        poll_until("what was written to be read", || reads.is_finished());
+        stop.store(true, SeqCst);
+        assert_eq!(reads.join().unwrap(), 7);
+        ping.join().unwrap();
+        rt.shutdown_timeout(GRACE).unwrap();
+    }
+}
+
+/// Two fibers that may move pass a token to and fro by `park` and `unpark` alone.
+fn ping_pong(stop: &Arc<AtomicBool>, turns: &Arc<AtomicUsize>) {
+    let place = Arc::new(std::sync::OnceLock::<sinew::Fiber>::new());
+    let side = |stop: Arc<AtomicBool>, turns: Arc<AtomicUsize>, other: Arc<std::sync::OnceLock<sinew::Fiber>>| {
+        move || {
+            while !stop.load(SeqCst) {
+                sinew::park();
+                turns.fetch_add(1, SeqCst);
+                other.get().unwrap().unpark();
+            }
+        }
+    };
+    let back = Arc::new(std::sync::OnceLock::new());
+    let first = mover(Launch::Post, side(stop.clone(), turns.clone(), back.clone()));
+    place.set(first.fiber().clone()).unwrap();
+    let second = mover(Launch::Post, side(stop.clone(), turns.clone(), place));
+    back.set(second.fiber().clone()).unwrap();
+    first.fiber().unpark();
+    first.join().unwrap();
+    second.fiber().unpark();
+    second.join().unwrap();
+}
+
+/// Claim: a worker with many settled fibers that leaves unstarted ones to a lighter worker does not lie down on a fiber that may move and was woken there last. By rounds in
+/// which a settled fiber of the heavy worker wakes such a fiber, spawns a child, for which the other worker is called, and waits.
+#[test]
+fn a_heavy_worker_does_not_lie_down_on_the_fiber_woken_last() {
+    let rt = Runtime::builder().workers(2).queue(Queue::Stealing).spin(Spin::Never).build().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let runs = Arc::new(AtomicUsize::new(0));
+    let control = rt.spawn({
+        let (stop, runs) = (stop.clone(), runs.clone());
+        move || {
+            let dispatched = |f: fn()| Builder::new().launch(Launch::Dispatch).spawn(f).unwrap();
+            let weights: Vec<_> = (0..100).map(|_| dispatched(sinew::park)).collect();
+            let woken = mover(Launch::Dispatch, {
+                let stop = stop.clone();
+                move || {
+                    while !stop.load(SeqCst) {
+                        sinew::park();
+                        runs.fetch_add(1, SeqCst);
+                    }
+                }
+            });
+            loop {
+                sinew::park();
+                woken.fiber().unpark();
+                if stop.load(SeqCst) {
+                    break;
+                }
+                drop(sinew::spawn(|| ()));
+            }
+            woken.join().unwrap();
+            weights.iter().for_each(|weight| weight.fiber().unpark());
+            weights.into_iter().for_each(|weight| weight.join().unwrap());
+        }
+    });
+    poll_until("the workers to sleep", || rt.metrics().workers.iter().all(|worker| worker.sleeping));
+    for round in 1..=rounds(10_000) {
+        control.fiber().unpark();
+        poll_until("the fiber that was woken", || runs.load(SeqCst) >= round);
+        poll_until("the workers to sleep", || rt.metrics().workers.iter().all(|worker| worker.sleeping));
+    }
+    stop.store(true, SeqCst);
+    control.fiber().unpark();
+    control.join().unwrap();
+    rt.shutdown_timeout(GRACE).unwrap();
+}
+
+/// Claim: a worker that polls for long sees input by epoll all the same.
+#[test]
+fn a_long_poll_does_not_hide_input() {
+    let rt = Runtime::builder().workers(1).io(Io::Epoll).spin(Spin::Fixed(Duration::from_secs(600))).build().unwrap();
+    let (mut near, mut far) = pair();
+    let reads = rt.spawn(move || {
+        let mut byte = [0];
+        near.read_exact(&mut byte).unwrap();
+        byte[0]
+    });
+    poll_until("the worker to poll", || rt.metrics().workers[0].spinning && rt.metrics().workers[0].settled == 1);
+    far.write_all(&[7]).unwrap();
+    poll_until("what was written to be read", || reads.is_finished());
+    assert_eq!(reads.join().unwrap(), 7);
+    rt.shutdown_timeout(GRACE).unwrap();
+}
+
+/// Claim: a stack that one group has no use for goes to a fiber of another that found none, also while the first is never idle.
+#[test]
+fn a_stack_goes_to_a_starved_fiber_of_another_group() {
+    alone("a_stack_goes_to_a_starved_fiber_of_another_group", || {
+        let rt = Runtime::builder().workers(2).group_size(1).steal_ratio(0).build().unwrap();
+        let (stop, ran, spawned) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        // Three fibers, none of which ends, so that no stack is free: one that keeps the first group busy, one that waits there, one in the other group.
+        let busy = rt.spawn({
+            let stop = stop.clone();
+            move || until(|| stop.load(SeqCst))
+        });
+        let (to_main, at_main) = std::sync::mpsc::channel();
+        let parked = rt.spawn({
+            let (stop, ran, spawned) = (stop.clone(), ran.clone(), spawned.clone());
+            move || {
+                let spawner = Builder::new().group(Group::foreground(1)).spawn(move || {
+                    sinew::park();
+                    drop(sinew::spawn(move || ran.store(true, SeqCst)));
+                    spawned.store(true, SeqCst);
+                    while !stop.load(SeqCst) {
+                        sinew::park();
+                    }
+                });
+                let waits = Builder::new().group(Group::foreground(0)).spawn(sinew::park);
+                to_main.send((spawner.unwrap(), waits.unwrap())).unwrap();
+                sinew::park();
+            }
+        });
+        let (spawner, waits) = at_main.recv().unwrap();
+        poll_until("all to have their stacks", || rt.metrics().workers.iter().map(|worker| worker.settled).sum::<usize>() == 4);
+        sinew::hidden::fail_memory_after(0);
+        spawner.fiber().unpark();
+        poll_until("the child to starve", || spawned.load(SeqCst) && rt.metrics().workers[1].sleeping);
+        assert!(!ran.load(SeqCst), "there was a stack for it");
+        // A stack of the first group, whose worker does not rest.
+        waits.fiber().unpark();
+        poll_until("the starved fiber to run", || ran.load(SeqCst));
+        sinew::hidden::fail_memory_after(u64::MAX);
+        stop.store(true, SeqCst);
+        [&parked, &spawner].into_iter().for_each(|fiber| fiber.fiber().unpark());
+        [busy, parked, spawner, waits].into_iter().for_each(|fiber| fiber.join().unwrap());
+        rt.shutdown_timeout(GRACE).unwrap();
+    });
+}
+
+/// Claim: a guard that another fiber of the thread drops frees neither that one nor its maker, and harms nobody.
+#[test]
+fn a_guard_that_another_fiber_drops_is_not_that_ones() {
+    std::thread_local!(static LEFT: RefCell<Option<sinew::Pin>> = const { RefCell::new(None) });
+    common::alone(|| {
+        let maker = sinew::spawn(|| LEFT.set(Some(sinew::pin())));
+        maker.join().unwrap();
+        let other = sinew::spawn(|| drop(LEFT.take()));
+        other.join().unwrap();
+    });
+}
+
+/// Claim: a thread of the blocking pool may run where the workers may, not only where the one may that happened to start it.
+#[test]
+fn a_blocking_thread_is_not_bound_to_its_makers_cpu() {
+    alone("a_blocking_thread_is_not_bound_to_its_makers_cpu", || {
+        let allowed = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
+        };
+        let all = allowed();
+        let rt = Runtime::builder().workers(1).one_cpu_per_worker(true).build().unwrap();
+        assert_eq!(rt.run(|| sinew::blocking(allowed)), all);
+    });
+}

@@ -1075,11 +1075,12 @@ impl Worker {
     fn rest(&self) {
         self.seat().counters.ready.store(0, Relaxed);
         self.rested.set(true);
-        let may_spin = self.spin_limit_ns() != 0 && !self.deferred.get() && !self.source_calls();
+        // Not with an errand to do: a poll would end at once, and nobody would do it.
+        let may_spin = self.spin_limit_ns() != 0 && !self.deferred.get() && !self.source_calls() && !self.group().has_errands();
         if may_spin && self.mail_pays.get() && self.await_mail() {
             return;
         }
-        if may_spin && !self.group().has_errands() {
+        if may_spin {
             let stuck = self.stuck();
             if self.spin() || stuck.is_some_and(|stuck| self.take_stuck(stuck)) {
                 return;

@@ -6,7 +6,7 @@ use std::any::Any;
 use std::io;
 use std::sync::{Arc, OnceLock, Weak};
 
-use crate::base::atomic::{AtomicUsize, Relaxed, SeqCst, fence};
+use crate::base::atomic::{AcqRel, AtomicUsize, Relaxed, SeqCst, fence};
 use crate::event::source::Io;
 use crate::fiber::stack::NoStack;
 use crate::fiber::state::Cause;
@@ -253,8 +253,8 @@ impl Groups {
 
     /// Whether there are none, for sure: a worker that leaves must not miss one.
     pub(crate) fn has_no_movers(&self) -> bool {
-        // An addition reads the last value there is; a load might not.
-        self.movers.fetch_add(0, Relaxed) == 0
+        // An addition reads the last value there is; a load might not. AcqRel: meets that in `mover_goes`; if this comes first, that sees the shutdown that the caller has seen.
+        self.movers.fetch_add(0, AcqRel) == 0
     }
 
     /// One more of them.
@@ -266,7 +266,8 @@ impl Groups {
 
     /// One of them has ended; the last one lets the workers of a runtime that ends go.
     pub(crate) fn mover_goes(&self) {
-        if self.movers.fetch_sub(1, Relaxed) == 1 && self.is_stopping() {
+        // AcqRel: meets that in `has_no_movers`. (With Relaxed both could miss: loom found it.)
+        if self.movers.fetch_sub(1, AcqRel) == 1 && self.is_stopping() {
             self.wake_all();
         }
     }

@@ -14,6 +14,8 @@ const CPU_MAX: i32 = 65_535;
 /// CPUs that a user names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CpuList {
+    /// What users call it, if it has a name.
+    name: String,
     text: String,
     /// First and last of each part; below zero where counted from the end.
     parts: Vec<(i32, i32)>,
@@ -35,7 +37,12 @@ impl CpuList {
                 )
             })
         };
-        Ok(Self { text: text.to_owned(), parts: text.split(',').map(parse).collect::<io::Result<_>>()? })
+        Ok(Self { name: String::new(), text: text.to_owned(), parts: text.split(',').map(parse).collect::<io::Result<_>>()? })
+    }
+
+    /// The same list with a name, which errors about it begin with.
+    pub(crate) fn named(self, name: &str) -> Self {
+        Self { name: format!("{name} is refused: "), ..self }
     }
 
     /// The CPUs it names on a machine with these `online`: in order, each once.
@@ -79,7 +86,7 @@ impl CpuList {
 
     /// An error about this list.
     pub(crate) fn refuse(&self, why: fmt::Arguments<'_>) -> io::Error {
-        refusal(&self.text, why)
+        io::Error::new(io::ErrorKind::InvalidInput, format!("{}{}", self.name, refusal(&self.text, why)))
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Cpu {
 pub(crate) struct Topology {
     pub(crate) cpus: Vec<Cpu>,
     /// What the process may use of the machine.
-    affinity: Vec<usize>,
+    pub(crate) affinity: Vec<usize>,
 }
 
 /// The CPUs that a thread is bound to; `None` leaves it as it is.

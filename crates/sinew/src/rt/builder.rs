@@ -1,5 +1,6 @@
 //! How a runtime is to be: what its builder says, and the environment where that is silent.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
@@ -72,7 +73,8 @@ impl fmt::Debug for Hook {
 }
 
 impl RuntimeBuilder {
-    /// How many threads run fibers, in all foreground groups together. The default is one per CPU that the process may use (its affinity mask and its cgroup's quota), at least 2.
+    /// How many threads run fibers, in all foreground groups together. The default is one per CPU that the process may use (its affinity mask and its cgroup's quota), at least 2, unless each is to
+    /// have [a CPU of its own](Self::one_cpu_per_worker).
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = Some(workers);
         self
@@ -262,9 +264,12 @@ impl RuntimeBuilder {
     /// The CPUs that workers may use.
     fn topology(&self) -> io::Result<Topology> {
         let list = |said: &Option<String>, option: &str, variable: &str| {
-            let text = said.clone().or_else(|| std::env::var(variable).ok());
-            let named = |error: io::Error| invalid(format!("{} is refused: {error}", if said.is_some() { option } else { variable }));
-            text.map(|text| CpuList::parse(&text).map_err(named)).transpose()
+            let whole =
+                |value: OsString| value.into_string().map_err(|value| invalid(format!("{variable}={value:?} is refused: it is no text")));
+            let text = said.clone().map_or_else(|| std::env::var_os(variable).map(whole).transpose(), |said| Ok(Some(said)))?;
+            let name = if said.is_some() { option } else { variable };
+            let parse = |text: String| CpuList::parse(&text).map_err(|error| invalid(format!("{name} is refused: {error}")));
+            io::Result::Ok(text.map(parse).transpose()?.map(|list| list.named(name)))
         };
         let allowed = list(&self.cpus, "RuntimeBuilder::cpus", "SINEW_CPUS")?;
         let forbidden = list(&self.cpus_forbidden, "RuntimeBuilder::cpus_forbidden", "SINEW_CPUS_FORBIDDEN")?;
@@ -280,7 +285,8 @@ impl RuntimeBuilder {
     fn groups(&self, topology: &Topology) -> io::Result<Vec<Settings>> {
         let usable = cpu::usable().min(topology.cpus.len()).max(1);
         let workers = number(self.workers, "workers", "SINEW_WORKERS", 1..=ALL_WORKERS_MAX)?;
-        let workers = workers.unwrap_or(usable.clamp(WORKERS_MIN_DEFAULT, ALL_WORKERS_MAX));
+        let least = if self.spread()? == Spread::OneCpuPerWorker { 1 } else { WORKERS_MIN_DEFAULT };
+        let workers = workers.unwrap_or(usable.clamp(least, ALL_WORKERS_MAX));
         let shape = self.shape(workers, topology)?;
         let background = number(self.background, "background", "SINEW_BACKGROUND", 0..=GROUPS_MAX - 1)?.unwrap_or(0);
         let mut sizes = shape.sizes(workers);
@@ -322,10 +328,16 @@ impl RuntimeBuilder {
             ("io-heavy", Profile::IoHeavy),
             ("custom", Profile::Custom),
         ];
-        let size = number(self.group_size, "group_size", "SINEW_GROUP_SIZE", 1..=WORKERS_MAX)?;
-        let profile = named(self.profile, "SINEW_PROFILE", &known)?;
+        // What the builder says wins: a size of its own is a profile, and a profile that finds its sizes needs none.
+        let finds_sizes = self.profile.is_some_and(|profile| profile != Profile::Custom) && self.group_size.is_none();
+        let size = if finds_sizes { None } else { number(self.group_size, "group_size", "SINEW_GROUP_SIZE", 1..=WORKERS_MAX)? };
+        let said = self.profile.or(self.group_size.map(|_| Profile::Custom));
+        let profile = named(said, "SINEW_PROFILE", &known)?;
         let profile = profile.unwrap_or(if size.is_some() { Profile::Custom } else { Profile::default() });
-        plan(profile, workers, topology.nodes().len(), topology.cpus.len(), size)
+        plan(profile, workers, topology.nodes().len(), topology.cpus.len(), size).map_err(|error| match said {
+            Some(_) => error,
+            None => invalid(format!("SINEW_PROFILE and SINEW_GROUP_SIZE do not go together: {error}")),
+        })
     }
 
     /// What all groups have in common.

@@ -244,7 +244,7 @@ fn set_hook(when: When, site: &'static Location<'static>, hook: Box<dyn FnMut()>
 ///
 /// A fiber stays on the worker that first ran it. A long-lived one, like the loop of a connection, that wants to go where there is room calls `hop` with what
 /// is left to do, and returns right after it: what `f` captures moves, and is `Send`; what is on the stack stays. The new fiber is detached,
-/// and has the name, the stack size and the [inherited](crate::fiber_local) fiber-locals of this one. Unlike a spawned child it is not first of all
+/// and has the name, the stack size and the [inherited](crate::fiber_local) fiber-locals of this one; if this one is [pinned](crate::Builder::pinned), so is it. Unlike a spawned child it is not first of all
 /// its own worker's: an idle one with few fibers is woken for it.
 ///
 /// The [`join`](crate::JoinHandle::join) of this fiber does not wait for `f`, nor does a [`scope`](crate::scope) or [`run`](crate::run) that it belongs to.
@@ -280,7 +280,8 @@ where
 {
     let like = fiber().map(|(_, me)| me);
     let (name, class) = (like.and_then(Control::name).map(Box::from), like.map(Control::class));
-    let (settings, inherited) = (Settings { name, class, ..Settings::default() }, inherit());
+    let pinned = like.is_some_and(Control::is_pinned);
+    let (settings, inherited) = (Settings { name, class, pinned, ..Settings::default() }, inherit());
     current_groups()
         .and_then(|groups| launch_detached(&groups, settings, inherited, Location::caller(), f))
         .unwrap_or_else(|error| panic!("sinew::hop: {error}"));

@@ -260,11 +260,14 @@ pub(crate) fn start_worker(groups: &Arc<Groups>, group: usize, seat: usize) -> i
 fn work(groups: &Arc<Groups>, group: usize, seat: usize) {
     fault::ensure_alternate_stack();
     clock::sleep_precisely();
-    if let Some(cpus) = groups.cpus_of(group, seat) {
+    let is_late = seat >= groups.all[group].settings.workers_min;
+    // A thread may run where the one may that starts it: a late one is started by anybody.
+    let cpus = groups.cpus_of(group, seat).or_else(|| is_late.then(|| groups.cpus_of_process()));
+    if let Some(cpus) = cpus {
         // It was possible when the runtime was built; if it is no more, the worker runs where it may.
         let _ = thread::bind(cpus);
     }
-    let in_time = seat < groups.all[group].settings.workers_min || groups.all[group].join_late(seat);
+    let in_time = !is_late || groups.all[group].join_late(seat);
     if in_time {
         groups.hooks.start.iter().for_each(|hook| quietly(|| hook()));
         Worker::new(groups.clone(), group, seat).run();

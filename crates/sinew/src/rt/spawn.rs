@@ -77,6 +77,11 @@ impl Group {
         Self(Place::Background(number))
     }
 
+    /// The group of a runtime by its index.
+    pub(crate) fn numbered(groups: &Groups, index: usize) -> Self {
+        Self(index.checked_sub(groups.foreground).map_or(Place::Foreground(index), Place::Background))
+    }
+
     /// The group of this runtime that is meant, by a caller who is at `worker`, if that is of this runtime.
     fn find<'a>(self, groups: &'a Groups, worker: Option<&'a Worker>) -> io::Result<&'a sched::Group> {
         let background = groups.all.len() - groups.foreground;
@@ -499,7 +504,7 @@ where
     // User code first: the iterator and `clone` may do anything, panic included, and nothing is half made then.
     let closures: Vec<(F, Inherited)> = closures.into_iter().map(|closure| (closure, context::inherit())).collect();
     let groups = current_groups().unwrap_or_else(|error| panic!("sinew::spawn_batch: {error}"));
-    let group = here().map_or_else(|| groups.nearest(), Worker::group);
+    let group = nearest(&groups);
     let (batch, mut handles) = (List::new(), Vec::with_capacity(closures.len()));
     for (closure, inherited) in closures {
         // SAFETY: `F` and `T` are `'static`; the fiber is ours until the batch is queued, and the handle takes its reference.
@@ -547,6 +552,12 @@ fn refuse_batch<F>(batch: &List<Control>, error: io::Error) -> ! {
         unsafe { unmake::<F>(batch.pop()) };
     }
     panic!("sinew::spawn_batch: {error}");
+}
+
+/// The caller's own group, if it is of this runtime, else one by turns.
+pub(crate) fn nearest(groups: &Groups) -> &sched::Group {
+    let index = here().filter(|worker| std::ptr::eq(&raw const **worker.groups(), groups)).map(|worker| worker.group().index);
+    index.map_or_else(|| groups.nearest(), |index| &groups.all[index])
 }
 
 /// Makes a detached fiber, for its group's queue: whichever worker has room takes it, and those that come first are taken first.

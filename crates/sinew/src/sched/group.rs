@@ -11,6 +11,7 @@
 //! I2. `closed` is set under the queue's lock by the last worker to leave, when the queue is empty; after it every push fails. So a
 //!     queued fiber always has a worker to run or refuse it.
 
+use std::any::Any;
 use std::io;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -355,6 +356,8 @@ pub(crate) struct Group {
     /// For fibers that are ended without a stack of their own.
     reserve: Reserve,
     stopping: AtomicUsize,
+    /// What the timers of layers above keep for this group.
+    pub(crate) timers: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Group {
@@ -385,6 +388,7 @@ impl Group {
             spared: Mask::new(),
             reserve,
             stopping: AtomicUsize::new(0),
+            timers: OnceLock::new(),
             settings,
         })
     }
@@ -485,6 +489,18 @@ impl Group {
             self.note_quiet(count);
         }
         queued
+    }
+
+    /// Queues a fiber, and wakes nobody: by a worker that comes to it next. `false` if no worker is left (I2).
+    ///
+    /// # Safety
+    /// As [`push`](Self::push).
+    #[must_use]
+    pub(crate) unsafe fn put(&self, control: *const Control) -> bool {
+        let one = List::new();
+        // SAFETY: the caller's promise.
+        unsafe { one.push(control.cast_mut()) };
+        self.queue_all(&one)
     }
 
     fn queue_all(&self, fibers: &List<Control>) -> bool {

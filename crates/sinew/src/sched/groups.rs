@@ -2,9 +2,8 @@
 //!
 //! Foreground groups come first, then background groups. Whoever holds an `Arc` of this holds all of them; a group knows its runtime weakly.
 
-use std::any::Any;
 use std::io;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use crate::base::atomic::{AcqRel, AtomicUsize, Relaxed, SeqCst, fence};
 use crate::event::source::Io;
@@ -53,8 +52,6 @@ pub(crate) struct Groups {
     pub(crate) outside: AtomicUsize,
     /// Started fibers that may move and have not ended: no worker leaves before them.
     movers: AtomicUsize,
-    /// What the timers of layers above keep for this runtime.
-    pub(crate) timers: OnceLock<Box<dyn Any + Send + Sync>>,
     /// Unstarted fibers that found no stack.
     starving: AtomicUsize,
     /// Where the next fiber goes that does not care.
@@ -108,7 +105,6 @@ impl Groups {
                 pool: Arc::new(pool),
                 outside: AtomicUsize::new(0),
                 movers: AtomicUsize::new(0),
-                timers: OnceLock::new(),
                 starving: AtomicUsize::new(0),
                 turn: AtomicUsize::new(0),
                 start_worker,
@@ -140,6 +136,11 @@ impl Groups {
     /// The CPUs that a worker is bound to, if it is.
     pub(crate) fn cpus_of(&self, group: usize, seat: usize) -> Option<&[usize]> {
         self.binding.cpus.get(group)?.get(seat)?.as_deref()
+    }
+
+    /// The CPUs that the process could use when the runtime was built.
+    pub(crate) fn cpus_of_process(&self) -> &[usize] {
+        &self.binding.machine.affinity
     }
 
     /// A foreground group at the NUMA node that the caller runs at, if there is one: by turns.

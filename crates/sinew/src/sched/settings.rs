@@ -6,7 +6,7 @@ use crate::fiber::stack::Class;
 
 /// Where fibers that any worker of a group may run wait for one. See [`RuntimeBuilder::queue`](crate::RuntimeBuilder::queue).
 ///
-/// Started fibers that are [settled](crate#settled) wait at their own worker in both kinds.
+/// Started fibers that are settled wait at their own worker in both kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Queue {
     /// One queue for the whole group, first come, first served: the order is fair over all workers, and every spawn and every start takes the queue's lock.

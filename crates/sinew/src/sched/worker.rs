@@ -65,6 +65,8 @@ const SPIN_PAUSES: u32 = 4;
 const WAKE_COST_NS: u64 = 10_000;
 const WAKE_COST_MIN_NS: u64 = 5_000;
 const WAKE_COST_MAX_NS: u64 = 50_000;
+/// How long it polls without a system call.
+const SPIN_ALONE_NS: u64 = 2_000;
 /// A poll shorter than this is none.
 const SPIN_LEAST_NS: u64 = 2_000;
 
@@ -213,7 +215,7 @@ pub(crate) struct Worker {
     settled: Cell<usize>,
     /// Fibers started since it last slept.
     starts: Cell<u32>,
-    /// It has just spun or slept: who does so with work wakes another if there is more (law S1).
+    /// It has just spun, slept, or come: who does so with work wakes another if there is more (law S1). What was announced while this one was being started started nobody else.
     rested: Cell<bool>,
     /// How long it polls before it sleeps: as long as a wake costs, while that pays; half as long after each poll in vain, until a sleep was so short that a poll would have been better.
     spin_ns: Cell<u64>,
@@ -252,6 +254,12 @@ pub(crate) struct Worker {
     urgent: Cell<*const Control>,
     /// What any worker may take is due before its own fibers.
     others_due: Cell<bool>,
+    /// They were the first in the last turn.
+    others_had: Cell<bool>,
+    /// Whose turn it is among these: the oldest child, before the group's queue. Not by the number of the round: where others are due in every eighth, that is always the same.
+    child_next: Cell<bool>,
+    /// And among its own: those that may move, before those that stay.
+    moving_next: Cell<bool>,
     /// Fibers run since it last looked there.
     ticks: Cell<u32>,
     /// Times in a row that the one woken last went first.
@@ -279,7 +287,6 @@ impl Worker {
             turn: Cell::new(0),
             settled: Cell::new(0),
             starts: Cell::new(0),
-            // One that comes late passes on what came while it was being started, for which nobody else was (S1).
             rested: Cell::new(true),
             spin_ns: Cell::new(WAKE_COST_NS),
             wake_cost_ns: Cell::new(WAKE_COST_NS),
@@ -301,6 +308,9 @@ impl Worker {
             left_ready: Cell::new(false),
             urgent: Cell::new(ptr::null()),
             others_due: Cell::new(false),
+            others_had: Cell::new(false),
+            child_next: Cell::new(false),
+            moving_next: Cell::new(false),
             ticks: Cell::new(0),
             next_runs: Cell::new(0),
             passes: Cell::new(0),
@@ -549,7 +559,9 @@ impl Worker {
             Policy::Affinity => eighth || self.ticks.get() >= TICKS,
             Policy::Balance => !eighth,
         };
-        let due = self.others_due.replace(false) || due;
+        // A fiber that yields may ask for it each time: only if its own had their turn meanwhile.
+        let due = due || (self.others_due.replace(false) && !self.others_had.get());
+        self.others_had.set(due);
         if due {
             self.ticks.set(0);
         }
@@ -562,7 +574,8 @@ impl Worker {
         if !control.is_null() {
             return control;
         }
-        if self.turn.get().is_multiple_of(2) {
+        self.moving_next.set(!self.moving_next.get());
+        if self.moving_next.get() {
             let control = steal_one(&self.seat.moving);
             if !control.is_null() {
                 return control;
@@ -622,13 +635,23 @@ impl Worker {
     /// # Safety
     /// The fiber is the caller's, has left its stack, and is of this group.
     unsafe fn push_moving(&self, control: *const Control) {
+        let has_others = self.seat.moving.len() != 0 || self.runs_another_first();
+        // SAFETY: the caller's promise.
+        unsafe { self.put_moving(control) };
+        if has_others {
+            self.announce(1);
+        }
+    }
+
+    /// As `push_moving`, and wakes nobody.
+    ///
+    /// # Safety
+    /// As `push_moving`.
+    unsafe fn put_moving(&self, control: *const Control) {
         if !self.seat.moving.push(control.cast_mut()) {
-            self.spill(&self.seat.moving);
+            self.spill(&self.seat.moving, false);
             let pushed = self.seat.moving.push(control.cast_mut());
             debug_assert!(pushed, "no room after half of them were moved");
-        }
-        if self.seat.moving.len() > 1 || self.runs_another_first() {
-            self.announce(1);
         }
     }
 
@@ -800,7 +823,8 @@ impl Worker {
 
     /// What would starve if ready fibers and the newest children always came first: the oldest of the group's queue and the oldest child, by turns.
     fn next_of_others(&self) -> *const Control {
-        let child_first = (self.turn.get() / 2).is_multiple_of(2);
+        let child_first = !self.child_next.get();
+        self.child_next.set(child_first);
         let control = if child_first { self.oldest_child() } else { self.take_of_group() };
         if !control.is_null() {
             return control;
@@ -875,13 +899,22 @@ impl Worker {
         unsafe {
             if (*control).is_bound() {
                 self.ready.push(control.cast_mut());
-            } else if settings.shakes || settings.queue == Queue::Stealing && !(*control).is_pinned() {
-                self.take_in(control);
+            } else if settings.shakes && self.shake(control) {
+                // It is another worker's now.
+            } else if settings.queue == Queue::Stealing && !(*control).is_pinned() {
+                self.put_moving(control);
+                // There is not more to do than before, but for a fiber that runs first and was not there.
+                if self.runs_another_first() {
+                    self.announce(1);
+                }
             } else {
                 // Nobody is woken for it if this worker looks there next.
                 self.others_due.set(true);
-                let queued = self.group().push(control, !self.runs_another_first());
+                let queued = self.group().put(control);
                 assert!(queued, "this worker is there");
+                if self.runs_another_first() {
+                    self.announce(1);
+                }
             }
         }
     }
@@ -1072,7 +1105,12 @@ impl Worker {
             if now_ns >= wake_ns || now_ns >= end_ns {
                 break now_ns >= wake_ns;
             }
-            (0..SPIN_PAUSES).for_each(|_| spin_loop());
+            if now_ns - begun_ns < SPIN_ALONE_NS {
+                (0..SPIN_PAUSES).for_each(|_| spin_loop());
+            } else {
+                // Whoever is to make something ready may be waiting for this very core.
+                std::thread::yield_now();
+            }
         };
         self.seat.counters.idle_since_ns.store(0, Relaxed);
         add(&self.seat.counters.spun_ns, now_ns - begun_ns);
@@ -1186,17 +1224,16 @@ impl Worker {
             return unsafe { self.group().push(control, quiet) };
         }
         let control = ptr::from_ref(control);
-        if self.seat().children.push(control.cast_mut()) {
-            match quiet {
-                true => self.group().note_quiet(1),
-                false => self.announce(1),
-            }
-            return true;
+        if !self.seat().children.push(control.cast_mut()) {
+            self.spill(&self.seat.children, quiet);
+            let pushed = self.seat().children.push(control.cast_mut());
+            debug_assert!(pushed, "no room for a child after half of them were moved");
         }
-        self.spill(&self.seat.children);
-        let pushed = self.seat().children.push(control.cast_mut());
-        debug_assert!(pushed, "no room for a child after half of them were moved");
-        pushed
+        match quiet {
+            true => self.group().note_quiet(1),
+            false => self.announce(1),
+        }
+        true
     }
 
     /// Runs an unstarted fiber at once, in the place of `me`, which is queued.
@@ -1222,9 +1259,9 @@ impl Worker {
         }
     }
 
-    /// Moves the oldest half of the children to the group's queue: one claim and one wake call for all of them, and their order holds.
+    /// Moves the oldest half of the children to the group's queue: one claim and, unless that is to be `quiet`, one wake call for all of them, and their order holds.
     #[cold]
-    fn spill(&self, deque: &Deque<Control, CHILDREN_MAX>) {
+    fn spill(&self, deque: &Deque<Control, CHILDREN_MAX>, quiet: bool) {
         let oldest = List::new();
         while oldest.len() < CHILDREN_MAX / 2 {
             match deque.steal() {
@@ -1235,18 +1272,20 @@ impl Worker {
             }
         }
         self.group().overflowed.fetch_add(oldest.len() as u64, Relaxed);
-        let queued = self.group().push_all(&oldest);
+        let queued = if quiet { self.group().push_quietly(&oldest) } else { self.group().push_all(&oldest) };
         assert!(queued, "the queue of a group is closed by its last worker, and this one is there");
     }
 
-    /// The oldest of the group's queue; of a long queue this worker's share too, as children, which the others may steal.
+    /// The oldest of the group's queue; of a long queue this worker's share too, as children, which the others may steal. A shared queue gives one at a time: its order is the
+    /// order in which they begin.
     fn take_of_group(&self) -> *const Control {
         if self.group().queued() == 0 {
             return ptr::null();
         }
         let share = List::new();
         let has_room = self.seat.children.len() == 0 && self.seat.moving.len() <= CHILDREN_MAX - TAKE_MAX;
-        self.group().take(if has_room { TAKE_MAX } else { 1 }, &share);
+        let takes_more = self.group().settings.queue == Queue::Stealing && has_room;
+        self.group().take(if takes_more { TAKE_MAX } else { 1 }, &share);
         let first = share.pop();
         if !share.is_empty() {
             self.keep(&share);
@@ -1356,6 +1395,10 @@ impl Worker {
             if ptr::eq(self.ready.first(), me) {
                 // No other fiber is ready: those not yet started are whom this yield is for.
                 self.others_due.set(true);
+                if self.seat.moving.len() == 0 {
+                    // It is all that is this worker's own, and has had its turn.
+                    self.others_had.set(false);
+                }
                 self.go(me, self.back_to_loop());
             } else {
                 self.leave(me);
@@ -1418,7 +1461,7 @@ impl Worker {
             self.seat().take_mail(&self.ready);
             return false;
         }
-        self.seat().children.len() == 0 && self.source_waits.get() == 0
+        self.seat().children.len() == 0 && self.group().queued() == 0 && self.source_waits.get() == 0
     }
 
     /// Suspends `me` until whoever ends its wait has made it ready.

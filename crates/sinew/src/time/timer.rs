@@ -1,7 +1,7 @@
 //! Closures that run at a moment in time, each in a fiber of its own.
 //!
 //! A timer that waits is a node of 120 bytes in a wheel, not a fiber: arming and cancelling are a lock and a few links, from any thread, and a cancelled one leaves nothing behind. Each
-//! runtime has one wheel, and while anything is armed there one fiber, the driver, that sleeps until the earliest deadline and starts the fibers of what is due. It comes with
+//! group has one wheel, and while anything is armed there one fiber, the driver, that sleeps until the earliest deadline and starts the fibers of what is due. It comes with
 //! the first timer and goes when there have been none for a while.
 //!
 //! Rejected: a parked fiber per timer (a stack each); the workers' own wheels (armed and cancelled by their own thread alone); a timer thread (one more wake per timer, and the only thread that
@@ -44,7 +44,7 @@ use crate::os::{clock, fork};
 use crate::rt::cancel::cancelled;
 use crate::rt::fiber::Fiber;
 use crate::rt::runtime::current_groups;
-use crate::rt::spawn::{Settings, launch_detached};
+use crate::rt::spawn::{Group, Settings, launch_detached, nearest};
 use crate::rt::wait::{Me, current, park_until, yield_now};
 use crate::sched::groups::Groups;
 
@@ -59,11 +59,11 @@ const LAUNCHES_PER_TURN: usize = 64;
 
 /// A closure that runs in a fiber at a moment in time, once or again and again.
 ///
-/// It lives as long as this value: dropping it cancels it. [`detach`](Self::detach) lets it go on by itself. Timers belong to the runtime in which they are made (on a plain
-/// thread, the default one); its shutdown drops those that are armed. They are cheap: a million can be armed, and a cancelled one gives its memory back at once.
+/// It lives as long as this value: dropping it cancels it. [`detach`](Self::detach) lets it go on by itself. Timers belong to the runtime and the group in which they are made (on a plain
+/// thread, the default runtime and one of its groups); its shutdown drops those that are armed. They are cheap: a million can be armed, and a cancelled one gives its memory back at once.
 ///
 /// The callback may block, sleep and spawn like any fiber; it is detached, has nothing of the fiber that made the timer but what it captures (no cancel, no deadline, no
-/// inherited fiber-locals), and never runs beside itself. Callbacks begin in the order of their moments (to about a microsecond), never before them.
+/// inherited fiber-locals), and never runs beside itself. Callbacks of one group begin in the order of their moments (to about a microsecond), none before its own.
 ///
 /// # Examples
 /// ```
@@ -240,7 +240,8 @@ impl Node {
             }
             Call::Start => {
                 let driver = Driver { service: self.service.clone(), left: false };
-                let settings = Settings { name: Some("sinew-timers".into()), ..Settings::default() };
+                let settings =
+                    Settings { name: Some("sinew-timers".into()), place: self.service.place, pinned: true, ..Settings::default() };
                 launch_detached(groups, settings, Inherited::default(), Location::caller(), move || driver.run())
             }
         }
@@ -346,8 +347,9 @@ fn run(node: &Arc<Node>, callback: Callback) {
     }
 }
 
-/// The timers of one runtime.
+/// The timers of one group.
 struct Service {
+    place: Group,
     inner: Lock<Inner>,
 }
 
@@ -387,11 +389,13 @@ enum Call {
 }
 
 impl Service {
+    /// Those of the caller's group.
     fn of(groups: &Groups) -> &Arc<Service> {
-        let service = groups.timers.get_or_init(|| {
+        let group = nearest(groups);
+        let service = group.timers.get_or_init(|| {
             let wheel = Wheel::boxed(clock::now_ns());
             let inner = Inner { wheel, due: VecDeque::new(), driven: false, driver: None, until_ns: 0, leaves_ns: u64::MAX };
-            Box::new(Arc::new(Service { inner: Lock::new(inner) }))
+            Box::new(Arc::new(Service { place: Group::numbered(groups, group.index), inner: Lock::new(inner) }))
         });
         service.downcast_ref().expect("the timers of a group are of this file")
     }

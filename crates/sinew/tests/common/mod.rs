@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 use sinew::net::{TcpListener, TcpStream};
 
@@ -95,4 +97,55 @@ pub fn pair() -> (TcpStream, TcpStream) {
 /// Rounds of a race: the full number when optimised, a fiftieth otherwise.
 pub fn rounds(full: usize) -> usize {
     if cfg!(debug_assertions) { full / 50 } else { full }
+}
+
+/// Waits on a plain thread for a condition, not for a time; fails loudly if it does not come.
+pub fn poll_until(what: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// The same in a fiber, which lets others run meanwhile.
+pub fn await_until(what: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        sinew::sleep(Duration::from_micros(20));
+    }
+}
+
+/// Holds threads, and whatever would run on them, until it is opened.
+#[derive(Clone, Default)]
+pub struct Gate(Arc<(Mutex<(usize, bool)>, Condvar)>);
+
+impl Gate {
+    /// Blocks the thread, not the fiber, until the gate is open.
+    pub fn hold(&self) {
+        let (state, changed) = &*self.0;
+        let mut state = state.lock().unwrap();
+        state.0 += 1;
+        let (state, late) = changed.wait_timeout_while(state, Duration::from_secs(60), |state| !state.1).unwrap();
+        drop(state);
+        assert!(!late.timed_out(), "the gate was not opened");
+    }
+
+    /// How many have come to it so far.
+    pub fn held(&self) -> usize {
+        self.0.0.lock().unwrap().0
+    }
+
+    pub fn open(&self) {
+        self.0.0.lock().unwrap().1 = true;
+        self.0.1.notify_all();
+    }
+}
+
+/// The group whose worker runs this, by its thread's name: `0`, or `b0` for a background group.
+pub fn group() -> String {
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
+    let place = name.strip_prefix("sinew-").unwrap_or_else(|| panic!("{name:?} is no worker"));
+    place.split('.').next().unwrap_or_default().to_owned()
 }

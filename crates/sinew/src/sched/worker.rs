@@ -65,6 +65,9 @@ const SPIN_PAUSES: u32 = 4;
 const WAKE_COST_NS: u64 = 10_000;
 const WAKE_COST_MIN_NS: u64 = 5_000;
 const WAKE_COST_MAX_NS: u64 = 50_000;
+/// Looks of a worker that expects mail, and pauses before each: about a microsecond.
+const MAIL_LOOKS: u32 = 24;
+const MAIL_PAUSES: u32 = 2;
 /// How long it polls without a system call.
 const SPIN_ALONE_NS: u64 = 2_000;
 /// A poll shorter than this is none.
@@ -217,6 +220,8 @@ pub(crate) struct Worker {
     starts: Cell<u32>,
     /// It has just spun, slept, or come: who does so with work wakes another if there is more (law S1). What was announced while this one was being started started nobody else.
     rested: Cell<bool>,
+    /// Its last poll was ended by mail.
+    mail_pays: Cell<bool>,
     /// How long it polls before it sleeps: as long as a wake costs, while that pays; half as long after each poll in vain, until a sleep was so short that a poll would have been better.
     spin_ns: Cell<u64>,
     /// What a wake of this worker costs, by its last ones.
@@ -288,6 +293,7 @@ impl Worker {
             settled: Cell::new(0),
             starts: Cell::new(0),
             rested: Cell::new(true),
+            mail_pays: Cell::new(false),
             spin_ns: Cell::new(WAKE_COST_NS),
             wake_cost_ns: Cell::new(WAKE_COST_NS),
             must_take: Cell::new(false),
@@ -1055,6 +1061,9 @@ impl Worker {
         self.seat().counters.ready.store(0, Relaxed);
         self.rested.set(true);
         let may_spin = self.spin_limit_ns() != 0 && !self.deferred.get() && !self.source_calls();
+        if may_spin && self.mail_pays.get() && self.await_mail() {
+            return;
+        }
         if may_spin && !self.group().has_errands() {
             let stuck = self.stuck();
             if self.spin() || stuck.is_some_and(|stuck| self.take_stuck(stuck)) {
@@ -1067,6 +1076,16 @@ impl Worker {
         self.sleep();
     }
 
+    /// Polls for a moment before it counts as one who polls: a fiber here and one elsewhere that talk would else fight for the group's masks with every word.
+    fn await_mail(&self) -> bool {
+        let came = (0..MAIL_LOOKS).any(|_| {
+            (0..MAIL_PAUSES).for_each(|_| spin_loop());
+            self.has_work()
+        });
+        self.mail_pays.set(came);
+        came
+    }
+
     /// Polls; `true` if there is something to do.
     fn spin(&self) -> bool {
         let idle = &self.group().idle;
@@ -1074,6 +1093,7 @@ impl Worker {
             return false;
         }
         let found = self.poll();
+        self.mail_pays.set(self.seat.has_mail());
         let claimed = idle.end_spin(self.index);
         self.must_take.set(claimed);
         if found && !idle.spinning().is_empty() {

@@ -29,6 +29,8 @@ pub(super) const STORMS: [Storm; storms::STORMS.len() + 3] = {
 const STEAL_RATIOS: [usize; 3] = [0, 1, 16];
 /// Polls of idle workers.
 const SPINS: [Spin; 3] = [Spin::Never, Spin::Adaptive, Spin::Fixed(Duration::from_micros(20))];
+/// Foreground groups, at most: with those of the background a runtime may have 64.
+const FOREGROUND_MAX: usize = 62;
 /// Background groups, at most, and fibers of one storm of launches.
 pub(super) const BACKGROUND_MAX: usize = 2;
 const LAUNCHES_MAX: usize = 200;
@@ -58,7 +60,7 @@ impl Plan {
     /// The runtime of `round`, which has `workers`.
     pub(super) fn of(round: u64, workers: usize, random: &mut Random) -> Self {
         let turn = round.saturating_sub(1);
-        let group_size = if random.once_in(3) { workers } else { random.between(1, workers) };
+        let group_size = if random.once_in(3) { workers } else { random.between(workers.div_ceil(FOREGROUND_MAX), workers) };
         Self {
             queue: [Queue::Shared, Queue::Stealing][turn as usize % 2],
             policy: [Policy::Affinity, Policy::Balance][turn as usize / 2 % 2],

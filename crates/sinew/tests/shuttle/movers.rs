@@ -245,7 +245,7 @@ fn a_stop_races_with_workers_that_come() {
     explore(|| {
         with_groups(vec![Settings { workers_min: 1, ..plain(3) }], |groups| {
             for _ in 0..3 {
-                drop(Builder::new().spawn_in(groups, || drop(spawn(yield_now))));
+                drop(Builder::new().spawn_in(groups, || drop(Builder::new().spawn(yield_now))));
             }
         });
     });

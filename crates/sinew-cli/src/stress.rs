@@ -10,6 +10,7 @@
 mod failure;
 mod ledger;
 mod random;
+mod sched;
 mod sockets;
 mod storms;
 mod streams;
@@ -29,6 +30,7 @@ use crate::proc::{self, Memory};
 use failure::{Recipe, check, fail};
 use ledger::{LEDGER, Life, STACK_SIZES, Sums};
 use random::Random;
+use sched::Plan;
 use storms::{Stage, Storm, rage};
 
 /// Exit code of a failure.
@@ -72,7 +74,7 @@ const CONNECTIONS_MAX: usize = 3_500;
 /// Descriptors that the default runtime, which plain threads spawn into, keeps: for each worker a driver's, and a bell's.
 const DESCRIPTORS_KEPT: usize = 4 * crate::WORKERS_MAX;
 
-/// Storms over 1 to 64 workers, with every law checked: fibers that spawn, park, wake, sleep and panic, or sockets that stall, break and are closed
+/// Storms over 1 to 64 workers, with every law checked: fibers that spawn, park, wake, sleep and panic, sockets that stall, break and are closed, or schedulers of every kind
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// What the storms are made of
@@ -107,6 +109,8 @@ enum Kind {
     Fibers,
     /// Sockets, by both drivers
     Io,
+    /// Fibers, over schedulers of every kind: groups, queues, policies, fibers that move, workers that come later
+    Sched,
 }
 
 /// What a run is made of.
@@ -115,6 +119,8 @@ struct Weather {
     /// Of each round's runtime, in turn; none for the library's choice.
     drivers: Vec<Io>,
     wait_for_ever: fn(&Stage<'_>),
+    /// Whether each round has a scheduler of its own kind.
+    plans: bool,
     /// What the main thread does in the first round.
     once: Option<Storm>,
 }
@@ -123,17 +129,30 @@ impl Weather {
     fn of(kind: Kind, io: Option<Io>) -> Self {
         match kind {
             Kind::Fibers => {
-                Self { storms: &storms::STORMS, drivers: Vec::new(), wait_for_ever: storms::park_for_ever, once: Some(storms::unheard) }
+                let once: Option<Storm> = Some(storms::unheard);
+                Self { storms: &storms::STORMS, drivers: Vec::new(), wait_for_ever: storms::park_for_ever, plans: false, once }
             }
+            Kind::Sched => Self {
+                storms: &sched::STORMS,
+                drivers: Vec::new(),
+                wait_for_ever: storms::park_for_ever,
+                plans: true,
+                once: Some(storms::unheard),
+            },
             Kind::Io => {
                 let drivers = io.map_or_else(engine::drivers, |io| vec![io]);
-                Self { storms: &sockets::STORMS, drivers, wait_for_ever: sockets::read_for_ever, once: None }
+                Self { storms: &sockets::STORMS, drivers, wait_for_ever: sockets::read_for_ever, plans: false, once: None }
             }
         }
     }
 
     fn driver(&self, round: u64) -> Option<Io> {
         self.drivers.get(round as usize % self.drivers.len().max(1)).copied()
+    }
+
+    /// The scheduler of a round, if each has its own.
+    fn plan(&self, seed: u64, round: u64, workers: usize) -> Option<Plan> {
+        self.plans.then(|| Plan::of(round, workers, &mut stream(seed, round, u64::MAX)))
     }
 
     fn runtime(&self, round: u64, workers: usize) -> Runtime {
@@ -155,7 +174,7 @@ fn whole(text: &str) -> Result<u64, String> {
 /// Runs the storms.
 pub(crate) fn main(arguments: &Arguments) -> ExitCode {
     let seed = arguments.seed.unwrap_or_else(clock_seed);
-    if arguments.kind == Kind::Fibers && arguments.io.is_some() {
+    if arguments.kind != Kind::Io && arguments.io.is_some() {
         return Failure::refusal("--io is for storms of sockets: sinew stress io".into()).tell();
     }
     if let Some(failure) = (arguments.kind == Kind::Io).then(|| engine::raise_descriptors(CONNECTIONS_MAX).err()).flatten() {
@@ -195,7 +214,11 @@ pub(crate) fn main(arguments: &Arguments) -> ExitCode {
 impl Arguments {
     /// As they were given, without the seed and the round.
     fn text(&self) -> String {
-        let kind = if self.kind == Kind::Io { " io" } else { "" };
+        let kind = match self.kind {
+            Kind::Fibers => "",
+            Kind::Io => " io",
+            Kind::Sched => " sched",
+        };
         let workers = self.workers.map_or(String::new(), |n| format!(" --workers {n}"));
         let io = self.io.map_or(String::new(), |io| format!(" --io {}", engine::name(io)));
         format!("{kind} --seconds {}{workers}{io}", self.seconds)
@@ -262,7 +285,8 @@ fn run_rounds(arguments: &Arguments, seed: u64, weather: &Weather, bar: &Bar) ->
         let (fibers, wakes) = (now.spawned - before.spawned, now.wakes - before.wakes);
         let took = begun.elapsed().as_secs_f64();
         let io = weather.driver(round).map_or(String::new(), |io| format!("  {}", engine::name(io)));
-        bar.show(&format!("round {round:>4}  workers {workers:>2}{io}  fibers {fibers:>7}  wakes {wakes:>7}  {took:.2} s"), stormed);
+        let plan = weather.plan(seed, round, workers).map_or(String::new(), |plan| format!("  {plan}"));
+        bar.show(&format!("round {round:>4}  workers {workers:>2}{io}{plan}  fibers {fibers:>7}  wakes {wakes:>7}  {took:.2} s"), stormed);
         if count == 1 {
             base_bytes = memory_at_rest();
         }
@@ -292,7 +316,8 @@ fn run_round(seed: u64, round: u64, workers: usize, weather: &Weather) {
     failure::enter_round(round);
     watchdog::watch_round(true);
     let begun = Instant::now();
-    let runtime = weather.runtime(round, workers);
+    let plan = weather.plan(seed, round, workers);
+    let runtime = plan.as_ref().map_or_else(|| weather.runtime(round, workers), Plan::build);
     let mut waves = 0;
     while waves == 0 || begun.elapsed() < ROUND_TIME {
         waves += 1;
@@ -305,7 +330,10 @@ fn run_round(seed: u64, round: u64, workers: usize, weather: &Weather) {
     }
     await_strays();
     let metrics = runtime.metrics();
-    check!(metrics.workers.len() == workers, "a runtime of {workers} workers has {}", metrics.workers.len());
+    match plan {
+        Some(plan) => plan.check(&runtime),
+        None => check!(metrics.workers.len() == workers, "a runtime of {workers} workers has {}", metrics.workers.len()),
+    }
 
     let dropping = Instant::now();
     storms::last_ones(runtime, &mut stream(seed, round, 0), weather.wait_for_ever);
@@ -357,6 +385,8 @@ fn await_strays() {
 
 /// There are no more stacks than were needed at once, but for those that workers keep.
 fn check_stacks(workers_max: usize) {
+    // As many again in each of the background groups.
+    let workers_max = workers_max * (1 + sched::BACKGROUND_MAX);
     let default_workers = std::thread::available_parallelism().map_or(1, usize::from).max(2);
     let kept = (workers_max + default_workers) as u64 * STACKS_PER_WORKER * STACK_SIZES.len() as u64;
     let (stacks, alive) = (sinew::metrics().stacks as u64, LEDGER.alive_max());

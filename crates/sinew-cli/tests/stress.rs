@@ -48,6 +48,18 @@ fn storms_of_sockets_find_nothing_on_both_drivers() {
     }
 }
 
+/// Twelve rounds: each queue kind with each policy, with fibers that stay, that may move, and that are moved at every chance.
+#[test]
+fn storms_over_schedulers_of_every_kind_find_nothing() {
+    let output = stress(&["sched", "--seconds", "9", "--seed", "7"]);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{out}\n{err}");
+    for kind in ["Shared Affinity settled", "Stealing Balance moving", "Shared Affinity shaken"] {
+        assert!(out.lines().any(|line| line.starts_with("round ") && line.contains(kind)), "{kind}: {out}");
+    }
+    assert!(out.lines().last().is_some_and(|line| line.starts_with("ok: ")), "{out}");
+}
+
 #[test]
 fn a_driver_is_for_storms_of_sockets_alone() {
     let output = stress(&["--io", "epoll"]);

@@ -64,6 +64,12 @@ pub mod hidden {
         crate::fiber::stack::depot().carved()
     }
 
+    /// Names the worker that the caller is at; 0 on a plain thread. Inlined on purpose: whatever the optimiser makes of its caller, it must be the worker that the caller is at now (law R1).
+    #[inline(always)]
+    pub fn worker() -> usize {
+        crate::sched::worker::here().map_or(0, |worker| std::ptr::from_ref(worker.seat()) as usize)
+    }
+
     /// The raw switch between stacks, for benchmarks: two functions, no runtime.
     pub mod switch {
         use crate::fiber::switch;

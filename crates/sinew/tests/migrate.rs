@@ -202,7 +202,7 @@ struct Flock {
 #[test]
 fn every_kind_of_wait_ends_and_no_fiber_is_on_two_workers_at_once() {
     const FIBERS: u64 = 40;
-    let steps = rounds(5_000).max(60) as u64;
+    let steps = rounds(500).max(60) as u64;
     everywhere(|| {
         let (sender, receiver) = unbounded();
         let flock = Arc::new(Flock {
@@ -668,7 +668,7 @@ fn talk(i: u8) {
 /// Claim: a wake, a deadline and a cancel that come at once end a wait once, whoever wins, and the cancel stays.
 #[test]
 fn a_cancel_races_with_wakes_and_deadlines() {
-    let races = rounds(20_000).max(200);
+    let races = rounds(1_000).max(200);
     everywhere(|| {
         let mut dice = Dice(7);
         for race in 0..races {
@@ -793,7 +793,7 @@ fn a_shutdown_ends_fibers_that_wait_in_every_way() {
 /// Claim: who wakes fibers of a runtime that ends at that very moment touches nothing that is gone. The objects are another runtime's, the wakers plain threads.
 #[test]
 fn wakes_from_outside_race_with_the_end_of_a_runtime() {
-    let races = rounds(2_000).max(40);
+    let races = rounds(150).max(40);
     let other = Runtime::builder().workers(1).build().unwrap();
     for race in 0..races {
         let runtime = movers(1 + race % 3, QUEUES[race % 2]);

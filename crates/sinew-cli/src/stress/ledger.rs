@@ -2,7 +2,7 @@
 //!
 //! # Invariants, each checked
 //! I1. A fiber runs on one worker at a time: `running` is swapped around each slice.
-//! I2. It runs on one thread only: each slice compares the thread with that of the first (law F5).
+//! I2. It runs on one thread only, unless fibers may move in this round: each slice compares the thread with that of the first (law F5).
 //! I3. It ends once, and every spawned fiber ends: by its return, by a panic, or, when its runtime is dropped, unrun.
 //! I4. Parks do not return more often than wakes were sent: none wakes for nothing. (That none is lost is seen by the watchdog.)
 
@@ -38,6 +38,8 @@ pub(super) struct Ledger {
     slices: AtomicU64,
     /// A runtime is being dropped: fibers may be dropped unrun.
     pub(super) closing: AtomicBool,
+    /// Fibers of this round may move from thread to thread.
+    pub(super) moving: AtomicBool,
     alive: [AtomicU64; STACK_SIZES.len()],
     alive_max: [AtomicU64; STACK_SIZES.len()],
     serials: AtomicU64,
@@ -64,6 +66,7 @@ impl Ledger {
             wakes: AtomicU64::new(0),
             slices: AtomicU64::new(0),
             closing: AtomicBool::new(false),
+            moving: AtomicBool::new(false),
             alive: [const { AtomicU64::new(0) }; STACK_SIZES.len()],
             alive_max: [const { AtomicU64::new(0) }; STACK_SIZES.len()],
             serials: AtomicU64::new(1),
@@ -193,6 +196,7 @@ impl Record {
         let (here, home) = (thread_number(), self.home.load(Relaxed));
         match home {
             NO_THREAD => self.home.store(here, Relaxed),
+            _ if LEDGER.moving.load(Relaxed) && self.size.is_some() => self.home.store(here, Relaxed),
             _ => check!(home == here, "{self} settled on thread {home} and now runs on thread {here}"),
         }
         self.waits_for.store(Wait::Nothing as u8, Relaxed);

@@ -112,7 +112,7 @@ impl Stage<'_> {
 }
 
 /// A fiber's closure, entered in the ledger.
-fn prepare<F, T>(
+pub(super) fn prepare<F, T>(
     what: &'static str,
     size: usize,
     random: &mut Random,

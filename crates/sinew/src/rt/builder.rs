@@ -55,6 +55,7 @@ pub struct RuntimeBuilder {
     cpus_forbidden: Option<String>,
     one_cpu_per_worker: Option<bool>,
     migrates: bool,
+    shakes: Option<bool>,
     hooks: [Option<Hook>; 2],
     stack_bytes: Option<usize>,
     deadlock_watch: Option<Duration>,
@@ -182,6 +183,13 @@ impl RuntimeBuilder {
     /// - fiber-locals ([`fiber_local!`](crate::fiber_local)) hold `Send` values only.
     pub unsafe fn migrate_started_fibers(mut self) -> Self {
         self.migrates = true;
+        self
+    }
+
+    /// As `SINEW_SHAKE`, for this project's own tests.
+    #[doc(hidden)]
+    pub fn shake(mut self, yes: bool) -> Self {
+        self.shakes = Some(yes);
         self
     }
 
@@ -354,7 +362,7 @@ impl RuntimeBuilder {
             queue: named(self.queue, "SINEW_QUEUE", &queues)?.unwrap_or_default(),
             policy: named(self.policy, "SINEW_POLICY", &policies)?.unwrap_or_default(),
             migrates: self.migrates,
-            shakes: flag(None, "SINEW_SHAKE")?,
+            shakes: flag(self.shakes, "SINEW_SHAKE")?,
             ..Settings::plain(1, self.stack_class()?)
         })
     }

@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::{Arc, Weak};
 
-use crate::base::atomic::{Acquire, AtomicUsize, Relaxed, Release, SeqCst, fence};
+use crate::base::atomic::{AcqRel, Acquire, AtomicUsize, Relaxed, SeqCst, fence};
 use crate::event::source::Io;
 use crate::fiber::stack::NoStack;
 use crate::fiber::state::Cause;
@@ -270,8 +270,9 @@ impl Groups {
 
     /// Whether there are none, for sure: a worker that leaves must not miss one.
     pub(crate) fn has_no_movers(&self) -> bool {
-        // An addition reads the last value there is; a load might not. Release: meets the Acquire in `mover_comes`, and carries that the caller has seen the shutdown.
-        self.movers.fetch_add(0, Release) == 0
+        // An addition reads the last value there is; a load might not. AcqRel: meets that in `mover_goes`; if this comes first, that sees the shutdown that the caller has seen.
+        // Its Release meets the Acquire in `mover_comes` too, and carries the same.
+        self.movers.fetch_add(0, AcqRel) == 0
     }
 
     /// One more of them.
@@ -284,12 +285,8 @@ impl Groups {
 
     /// One of them has ended; the last one lets the workers of a runtime that ends go.
     pub(crate) fn mover_goes(&self) {
-        if self.movers.fetch_sub(1, Relaxed) != 1 {
-            return;
-        }
-        // SeqCst: meets the fence in `stop`. Either this sees the shutdown, or who is woken by that sees that there are none left.
-        fence(SeqCst);
-        if self.is_stopping() {
+        // AcqRel: meets that in `has_no_movers`. (With Relaxed both could miss: loom found it.)
+        if self.movers.fetch_sub(1, AcqRel) == 1 && self.is_stopping() {
             self.wake_all();
         }
     }

@@ -779,8 +779,12 @@ impl Worker {
                 self.groups.all[victim].call_thief();
             }
             let place = if control.is_started() { &self.seat.moving } else { &self.seat.children };
-            let pushed = place.push(ptr::from_ref(control).cast_mut());
-            assert!(pushed, "an idle worker has nothing of its own");
+            if !place.push(ptr::from_ref(control).cast_mut()) {
+                // It leaves a full deque of its own to a lighter worker.
+                // SAFETY: F1, as above.
+                let queued = unsafe { self.group().push(control, false) };
+                assert!(queued, "this worker is there");
+            }
             // For the next one, who is called before this worker runs what it got.
             self.group().leave_errands(errands);
             return true;

@@ -39,6 +39,7 @@ mod sync;
 mod time;
 
 mod channels;
+mod movers;
 mod scenarios;
 
 pub use fiber::Id;

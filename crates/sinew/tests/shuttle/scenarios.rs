@@ -34,10 +34,16 @@ fn config() -> Config {
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 pub fn explore(scenario: impl Fn() + Send + Sync + Clone + 'static) {
+    explore_one_of(1, scenario);
+}
+
+/// As `explore`, one of `variants` of a scenario, which share its schedules.
+pub fn explore_one_of(variants: usize, scenario: impl Fn() + Send + Sync + Clone + 'static) {
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let schedules = std::env::var("SINEW_SHUTTLE").ok().map_or(SCHEDULES, |n| n.parse().expect("SINEW_SHUTTLE is a number of schedules"));
-    Runner::new(RandomScheduler::new(schedules / 2), config()).run(scenario.clone());
-    Runner::new(PctScheduler::new(3, schedules / 2), config()).run(scenario);
+    let half = schedules / variants / 2;
+    Runner::new(RandomScheduler::new(half), config()).run(scenario.clone());
+    Runner::new(PctScheduler::new(3, half), config()).run(scenario);
 }
 
 #[test]

@@ -48,6 +48,15 @@ fn of(order: Ordering) -> Ordering {
     if mutant("relaxed") { Relaxed } else { order }
 }
 
+/// As `of`, for a `fetch_or`, each half of whose ordering has a mutant of its own.
+fn of_or(order: Ordering) -> Ordering {
+    match of(order) {
+        AcqRel if mutant("fetch_or without acquire") => Release,
+        AcqRel if mutant("fetch_or without release") => Acquire,
+        order => order,
+    }
+}
+
 macro_rules! atomic {
     ($name:ident, $value:ty, $($generic:ident)?) => {
         /// As loom's, but for the mutant.
@@ -92,7 +101,7 @@ macro_rules! arithmetic {
                 self.0.fetch_and(value, of(order))
             }
             pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
-                self.0.fetch_or(value, of(order))
+                self.0.fetch_or(value, of_or(order))
             }
             pub fn fetch_update(&self, ok: Ordering, err: Ordering, f: impl FnMut($value) -> Option<$value>) -> Result<$value, $value> {
                 self.0.fetch_update(of(ok), of(err), f)

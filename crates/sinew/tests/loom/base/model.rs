@@ -1,7 +1,7 @@
 use std::ptr;
 use std::sync::Arc;
 
-use super::atomic::AtomicPtr;
+use super::atomic::{AcqRel, Acquire, AtomicPtr, Relaxed};
 use super::deque::{Deque, Stolen};
 use super::inbox::{Inbox, Pushed};
 use super::list::{Linked, List};
@@ -34,6 +34,13 @@ fn open(node: *mut Node) -> u32 {
     let node = unsafe { Box::from_raw(node) };
     // SAFETY: as above; loom checks it.
     node.value.with(|place| unsafe { *place })
+}
+
+/// Reads a node and leaks it: with a fault in the code under test it may have been taken before, and be nobody's to free.
+fn peek(node: *mut Node) -> u32 {
+    assert!(!node.is_null(), "an item that nobody has pushed was taken");
+    // SAFETY: it is leaked; loom checks the rest.
+    unsafe { &*node }.value.with(|place| unsafe { *place })
 }
 
 struct Shared<T>(T);
@@ -206,4 +213,88 @@ fn a_deque_emptied_by_a_thief_is_empty_for_its_owner() {
         assert_eq!(deque.0.len(), 0);
         assert!(matches!(deque.0.steal(), Stolen::Empty));
     });
+}
+
+/// The owner pushes and takes the oldest, as workers do with fibers that may move, while two thieves each take one and half of the rest.
+fn deque_robbed() {
+    let deque = Arc::new(Shared(Deque::<Node, 4>::new()));
+    let take = |deque: &Deque<Node, 4>| loop {
+        match deque.steal() {
+            Stolen::Item(node) => return Some(peek(node)),
+            Stolen::Empty => return None,
+            Stolen::Retry => loom::thread::yield_now(),
+        }
+    };
+    assert!(deque.0.push(node(1)));
+    let thieves: Vec<_> = (0..2)
+        .map(|_| {
+            let deque = deque.clone();
+            loom::thread::spawn(move || {
+                let mut loot: Vec<u32> = take(&deque.0).into_iter().collect();
+                for _ in 0..deque.0.len() / 2 {
+                    loot.extend(take(&deque.0));
+                }
+                loot
+            })
+        })
+        .collect();
+    let mut seen = Vec::new();
+    assert!(deque.0.push(node(2)));
+    assert!(deque.0.push(node(3)));
+    seen.extend(take(&deque.0));
+    assert!(deque.0.push(node(4)));
+    seen.extend(thieves.into_iter().flat_map(|thief| thief.join().unwrap()));
+    while let Some(value) = take(&deque.0) {
+        seen.push(value);
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [1, 2, 3, 4], "every item is taken once");
+}
+
+#[test]
+fn a_deque_that_is_robbed_while_its_owner_takes_the_oldest_loses_nothing() {
+    check(2, deque_robbed);
+}
+
+#[test]
+fn a_deque_that_is_robbed_needs_its_orderings() {
+    check_notices("relaxed", 2, deque_robbed);
+}
+
+/// The slot of the fiber that was woken last (`Worker::take_in`, `take_woken_last`, `take_stuck`): its owner swaps, a thief exchanges what it has seen.
+fn slot_of_the_last() {
+    let slot = Arc::new(Shared(AtomicPtr::<Node>::new(ptr::null_mut())));
+    let thieves: Vec<_> = (0..2)
+        .map(|_| {
+            let slot = slot.clone();
+            loom::thread::spawn(move || {
+                let seen = slot.0.load(Relaxed);
+                (!seen.is_null() && slot.0.compare_exchange(seen, ptr::null_mut(), Acquire, Relaxed).is_ok()).then(|| peek(seen))
+            })
+        })
+        .collect();
+    let mut seen = Vec::new();
+    for value in [1, 2] {
+        let before = slot.0.swap(node(value), AcqRel);
+        if !before.is_null() {
+            seen.push(peek(before));
+        }
+    }
+    let last = slot.0.swap(ptr::null_mut(), Acquire);
+    if !last.is_null() {
+        seen.push(peek(last));
+    }
+    seen.extend(thieves.into_iter().filter_map(|thief| thief.join().unwrap()));
+    seen.sort_unstable();
+    assert_eq!(seen, [1, 2], "every fiber is taken once");
+}
+
+#[test]
+fn the_fiber_that_was_woken_last_is_taken_by_one() {
+    check(3, slot_of_the_last);
+}
+
+#[test]
+fn the_slot_of_the_last_needs_its_orderings() {
+    check_notices("relaxed", 3, slot_of_the_last);
 }

@@ -13,6 +13,7 @@ pub mod waiters;
 pub mod why;
 
 mod model;
+mod movers_model;
 
 use state::{Cause, State};
 

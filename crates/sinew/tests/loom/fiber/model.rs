@@ -10,17 +10,17 @@ use crate::base::atomic::{AtomicUsize, Relaxed};
 use crate::{check, check_notices};
 
 /// Plain memory that one side writes and the other reads; loom reports it if nothing orders them.
-struct Cargo(UnsafeCell<u32>);
+pub struct Cargo(UnsafeCell<u32>);
 
 impl Cargo {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self(UnsafeCell::new(0))
     }
-    fn put(&self, value: u32) {
+    pub fn put(&self, value: u32) {
         // SAFETY: loom checks that nobody else is here.
         self.0.with_mut(|place| unsafe { *place = value });
     }
-    fn get(&self) -> u32 {
+    pub fn get(&self) -> u32 {
         // SAFETY: loom checks that nobody writes.
         self.0.with(|place| unsafe { *place })
     }

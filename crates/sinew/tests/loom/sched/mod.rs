@@ -3,6 +3,7 @@ pub mod idle;
 #[path = "../../../src/sched/slot.rs"]
 pub mod slot;
 
+mod groups_model;
 mod model;
 
 /// Stands in for the worker: waiters are threads, which sleep on their state words.

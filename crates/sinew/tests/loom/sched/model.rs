@@ -9,25 +9,25 @@ use crate::{check, check_notices};
 
 /// One worker with an inbox, seen as a counter of things left in it. Mutex and condition variable are the kernel's part, the futex: loom
 /// reports a sleeper that nobody wakes as a deadlock.
-struct Bed {
-    slot: Slot,
+pub struct Bed {
+    pub slot: Slot,
     left: AtomicUsize,
     kernel: (Mutex<()>, Condvar),
 }
 
 impl Bed {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self { slot: Slot::new(), left: AtomicUsize::new(0), kernel: (Mutex::new(()), Condvar::new()) }
     }
 
-    fn wake(&self) {
+    pub fn wake(&self) {
         if self.slot.notify() {
             let _held = self.kernel.0.lock().unwrap();
             self.kernel.1.notify_one();
         }
     }
 
-    fn futex_wait(&self) {
+    pub fn futex_wait(&self) {
         let mut held = self.kernel.0.lock().unwrap();
         while self.slot.is_asleep() {
             held = self.kernel.1.wait(held).unwrap();

@@ -21,6 +21,7 @@ pub mod runtime {
     use crate::event::source::Io;
     use crate::fiber::stack::{Class, MIN_BYTES};
     use crate::os::thread;
+    use crate::sched::cancel::cancel_all;
     use crate::sched::groups::{Binding, Groups, Hooks};
     use crate::sched::pool::Pool;
     use crate::sched::settings::{Settings, Spin};
@@ -72,6 +73,10 @@ pub mod runtime {
             .collect();
         body(&groups);
         groups.stop();
+        if groups.all.iter().any(|group| group.settings.migrates) {
+            // As `Runtime::end` does. A worker finds those that stay there; one that moves might pass by all of them.
+            cancel_all(&groups, None);
+        }
         threads.into_iter().for_each(|t| t.join().unwrap());
         thread::close();
         assert_eq!((groups.started(), groups.pool.counts()), (0, (0, 0)));

@@ -1,0 +1,179 @@
+//! Schedulers: every round has a runtime of another kind, and all storms over it.
+//!
+//! Twelve rounds have each queue kind with each policy, with fibers that stay, that may move, and that are moved at every chance. Groups, thefts, growth and how long idle workers poll come from
+//! the seed.
+
+use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use sinew::{Builder, Group, Launch, Policy, Queue, Runtime, RuntimeBuilder, Spin};
+
+use super::failure::{check, fail};
+use super::ledger::{LEDGER, Spawned};
+use super::random::Random;
+use super::storms::{self, Stage, Storm, prepare};
+
+/// All storms, and more that launch fibers in every way.
+pub(super) const STORMS: [Storm; storms::STORMS.len() + 3] = {
+    let mut all = [launches as Storm; storms::STORMS.len() + 3];
+    let mut i = 0;
+    while i < storms::STORMS.len() {
+        all[i] = storms::STORMS[i];
+        i += 1;
+    }
+    all
+};
+
+/// Idle passes between two thefts: never, at each, and as by default.
+const STEAL_RATIOS: [usize; 3] = [0, 1, 16];
+/// Polls of idle workers.
+const SPINS: [Spin; 3] = [Spin::Never, Spin::Adaptive, Spin::Fixed(Duration::from_micros(20))];
+/// Foreground groups, at most: with those of the background a runtime may have 64.
+const FOREGROUND_MAX: usize = 62;
+/// Background groups, at most, and fibers of one storm of launches.
+pub(super) const BACKGROUND_MAX: usize = 2;
+const LAUNCHES_MAX: usize = 200;
+
+/// Whether started fibers move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moves {
+    Never,
+    WhenItPays,
+    Always,
+}
+
+/// One round's runtime.
+pub(super) struct Plan {
+    queue: Queue,
+    policy: Policy,
+    moves: Moves,
+    spin: Spin,
+    steal_ratio: usize,
+    workers: usize,
+    workers_min: usize,
+    group_size: usize,
+    background: usize,
+}
+
+impl Plan {
+    /// The runtime of `round`, which has `workers`.
+    pub(super) fn of(round: u64, workers: usize, random: &mut Random) -> Self {
+        let turn = round.saturating_sub(1);
+        let group_size = if random.once_in(3) { workers } else { random.between(workers.div_ceil(FOREGROUND_MAX), workers) };
+        Self {
+            queue: [Queue::Shared, Queue::Stealing][turn as usize % 2],
+            policy: [Policy::Affinity, Policy::Balance][turn as usize / 2 % 2],
+            moves: [Moves::Never, Moves::WhenItPays, Moves::Always][turn as usize / 4 % 3],
+            spin: random.pick(&SPINS),
+            steal_ratio: random.pick(&STEAL_RATIOS),
+            workers,
+            workers_min: if random.once_in(2) { 1 } else { workers },
+            group_size,
+            background: random.between(0, BACKGROUND_MAX),
+        }
+    }
+
+    fn described(&self) -> RuntimeBuilder {
+        let builder = Runtime::builder().workers(self.workers).workers_min(self.workers_min).group_size(self.group_size);
+        let builder = builder.background(self.background).queue(self.queue).policy(self.policy).spin(self.spin);
+        let builder = builder.steal_ratio(self.steal_ratio);
+        match self.moves {
+            Moves::Never => builder,
+            // SAFETY: the storms keep nothing of a thread across a suspension: what they keep is `Send`, and they ask for their thread by a call that is not inlined.
+            Moves::WhenItPays | Moves::Always => unsafe { builder.migrate_started_fibers() }.shake(self.moves == Moves::Always),
+        }
+    }
+
+    /// The runtime.
+    pub(super) fn build(&self) -> Runtime {
+        LEDGER.moving.store(self.moves != Moves::Never, Relaxed);
+        self.described().build().unwrap_or_else(|error| fail(format_args!("no runtime of {self}: {error}")))
+    }
+
+    /// What must hold of its workers and groups at any time.
+    pub(super) fn check(&self, runtime: &Runtime) {
+        let metrics = runtime.metrics();
+        let foreground = metrics.groups.iter().filter(|group| !group.background);
+        let most: usize = foreground.map(|group| group.workers_max).sum();
+        check!(most == self.workers, "the foreground groups of {self} may have {most} workers");
+        let background = metrics.groups.iter().filter(|group| group.background).count();
+        check!(background == self.background, "{self} has {background} background groups");
+        for group in &metrics.groups {
+            check!(
+                (1..=group.workers_max).contains(&group.workers),
+                "a group of {self} has {} of {} workers",
+                group.workers,
+                group.workers_max
+            );
+            let thefts = group.thefts.iter().map(|theft| theft.tried).sum::<u64>();
+            check!(self.steal_ratio != 0 || thefts == 0, "{self} stole between groups, {thefts} times");
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { queue, policy, moves, workers, workers_min, group_size, background, steal_ratio, spin } = self;
+        let moves = match moves {
+            Moves::Never => "settled",
+            Moves::WhenItPays => "moving",
+            Moves::Always => "shaken",
+        };
+        write!(
+            f,
+            "{queue:?} {policy:?} {moves} {workers_min}..{workers} by {group_size}, background {background}, steal {steal_ratio}, spin {spin:?}"
+        )
+    }
+}
+
+/// The group of this thread's worker, by its name; nothing on a plain thread. Not inlined: one that has moved must see it.
+#[inline(never)]
+fn group_here() -> Option<String> {
+    let thread = std::thread::current();
+    let name = std::hint::black_box(thread.name())?;
+    name.starts_with("sinew-").then(|| name.split('.').next().unwrap_or_default().to_owned())
+}
+
+/// Fibers that begin in every way, into any group, pinned to it or not: all end, and those that are pinned stay.
+fn launches(stage: &Stage<'_>, random: &mut Random) {
+    let mut fibers: Vec<Spawned<u64>> = Vec::new();
+    let groups = sinew::metrics().groups.iter().filter(|group| !group.background).count();
+    for number in 0..random.between(1, LAUNCHES_MAX) as u64 {
+        let mut builder = Builder::new();
+        let mut pinned = false;
+        builder = match random.between(0, 5) {
+            0 => builder.group(Group::any()),
+            1 => builder.group(Group::foreground(random.between(0, groups - 1))),
+            _ => builder,
+        };
+        if random.once_in(3) {
+            builder = builder.pinned();
+            pinned = true;
+        }
+        builder = match random.between(0, 5) {
+            0 => builder.launch(Launch::Dispatch),
+            1 => builder.quiet(),
+            _ => builder,
+        };
+        let (closure, record) = prepare("launch", 0, random, move |stage: &Stage<'_>, random: &mut Random| {
+            let home = group_here();
+            for _ in 0..random.between(0, 4) {
+                stage.dawdle(random);
+                let here = group_here();
+                check!(!pinned || here == home, "a pinned fiber of {home:?} runs in {here:?}");
+            }
+            number
+        });
+        // A dispatch suspends the caller.
+        let spawned = stage.me.away(super::ledger::Wait::Yield, || builder.spawn(closure));
+        match spawned {
+            Ok(handle) => fibers.push(Spawned { handle, record }),
+            Err(error) => fail(format_args!("a fiber could not be launched: {error}")),
+        }
+    }
+    sinew::flush();
+    let count = fibers.len() as u64;
+    let sum: u64 = stage.join_all(fibers, random).into_iter().sum();
+    check!(sum == count * (count - 1) / 2, "{count} launched fibers gave {sum}");
+}

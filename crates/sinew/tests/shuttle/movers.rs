@@ -1,0 +1,345 @@
+//! Fibers that may move, several groups, workers that come later, and launches of every kind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use crate::chan::bounded;
+use crate::rt::runtime::{plain, with_groups};
+use crate::rt::spawn::{Builder, Group, Launch, flush, spawn_batch};
+use crate::scenarios::{explore, explore_one_of};
+use crate::sched::groups::Groups;
+use crate::sched::settings::{Policy, Queue, Settings, Spin};
+use crate::{JoinHandle, cancelled, current, park, park_timeout, scope, sleep, spawn, timeout, yield_now};
+
+const MICRO: Duration = Duration::from_micros(1);
+
+/// A group whose fibers may move.
+fn moving(workers: usize, queue: Queue, shakes: bool) -> Settings {
+    Settings { migrates: true, queue, shakes, ..plain(workers) }
+}
+
+/// Explores a scenario on two workers and on three, in both queue kinds, with fibers that are moved at every chance and ones that are not.
+fn explore_moving(scenario: impl Fn(&Arc<Groups>) + Send + Sync + Clone + 'static) {
+    for (workers, queue, shakes) in
+        [(2, Queue::Shared, false), (3, Queue::Stealing, false), (2, Queue::Stealing, true), (3, Queue::Shared, true)]
+    {
+        let scenario = scenario.clone();
+        explore_one_of(4, move || with_groups(vec![moving(workers, queue, shakes)], &scenario));
+    }
+}
+
+/// A fiber of the first group.
+fn begin<T: Send + 'static>(groups: &Arc<Groups>, f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    Builder::new().spawn_in(groups, f).unwrap()
+}
+
+/// Says that its fiber runs, and never on two workers at once.
+#[derive(Default)]
+struct Alone(AtomicBool);
+
+impl Alone {
+    fn begin(&self) {
+        assert!(!self.0.swap(true, SeqCst), "a fiber runs on two workers at once");
+    }
+
+    fn out<T>(&self, waits: impl FnOnce() -> T) -> T {
+        assert!(self.0.swap(false, SeqCst), "a fiber runs on two workers at once");
+        let value = waits();
+        self.begin();
+        value
+    }
+}
+
+#[test]
+fn movers_that_are_unparked_by_fibers_and_threads_go_on_once() {
+    explore_moving(|groups| {
+        let sleepers: Vec<_> = (0..2)
+            .map(|_| {
+                begin(groups, || {
+                    let alone = Alone::default();
+                    alone.begin();
+                    for _ in 0..2 {
+                        let me = current();
+                        let waker = spawn(move || me.unpark());
+                        alone.out(park);
+                        alone.out(yield_now);
+                        alone.out(|| waker.join().unwrap());
+                    }
+                    alone.out(park);
+                })
+            })
+            .collect();
+        for sleeper in sleepers {
+            while !sleeper.is_finished() {
+                sleeper.fiber().unpark();
+                shuttle::thread::yield_now();
+            }
+            sleeper.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn movers_talk_by_channels() {
+    explore_moving(|groups| {
+        let (there, here) = bounded(1);
+        let (back, again) = bounded(0);
+        let echo = begin(groups, move || here.iter().for_each(|n: u32| back.send(n + 1).unwrap()));
+        let asker = begin(groups, move || {
+            let alone = Alone::default();
+            alone.begin();
+            for n in 0..4 {
+                alone.out(|| there.send(n)).unwrap();
+                assert_eq!(alone.out(|| again.recv()), Ok(n + 1));
+            }
+        });
+        asker.join().unwrap();
+        echo.join().unwrap();
+    });
+}
+
+#[test]
+fn a_wake_a_deadline_and_a_cancel_race_for_a_mover() {
+    explore_moving(|groups| {
+        let sleeper = begin(groups, || {
+            let alone = Alone::default();
+            alone.begin();
+            alone.out(|| park_timeout(MICRO * 20));
+            let _ = alone.out(|| timeout(MICRO * 20, park));
+            alone.out(|| sleep(MICRO * 5));
+            while !cancelled() {
+                alone.out(park);
+            }
+        });
+        let (woken, cut) = (sleeper.fiber().clone(), sleeper.fiber().clone());
+        let waker = begin(groups, move || woken.unpark());
+        cut.cancel();
+        waker.join().unwrap();
+        sleeper.join().unwrap();
+    });
+}
+
+#[test]
+fn a_runtime_that_is_stopped_at_any_moment_ends_its_movers() {
+    explore_moving(|groups| {
+        for i in 0..4 {
+            let waits = move || match i {
+                0 => park(),
+                1 => sleep(Duration::from_secs(100)),
+                // A panic, also one that is caught, ends a schedule.
+                2 => scope(|s| {
+                    let child = Builder::new().spawn_scoped(s, park);
+                    yield_now();
+                    _ = child.map(|child| child.join());
+                }),
+                _ => {
+                    while !cancelled() {
+                        yield_now();
+                        // Else a schedule by priorities lets nobody else run.
+                        shuttle::thread::yield_now();
+                    }
+                }
+            };
+            drop(begin(groups, waits));
+        }
+        (0..20).for_each(|_| shuttle::thread::yield_now());
+    });
+}
+
+#[test]
+fn movers_and_settled_fibers_share_their_workers() {
+    for queue in [Queue::Shared, Queue::Stealing] {
+        explore_one_of(3, move || {
+            with_groups(vec![Settings { queue, ..plain(2) }], |groups| {
+                let root = begin(groups, || {
+                    let home = shuttle::thread::current().id();
+                    let (ping, pong) = (bounded(0), bounded(0));
+                    let body = move || {
+                        let alone = Alone::default();
+                        alone.begin();
+                        for n in 0..3u32 {
+                            assert_eq!(alone.out(|| ping.1.recv()), Ok(n));
+                            alone.out(|| pong.0.send(n)).unwrap();
+                        }
+                    };
+                    // SAFETY: it keeps nothing of a thread across a suspension.
+                    let mover = unsafe { Builder::new().spawn_migratable(body) }.unwrap();
+                    for n in 0..3 {
+                        ping.0.send(n).unwrap();
+                        assert_eq!(pong.1.recv(), Ok(n));
+                        assert_eq!(shuttle::thread::current().id(), home, "F5");
+                    }
+                    mover.join().unwrap();
+                });
+                root.join().unwrap();
+            });
+        });
+    }
+}
+
+/// Two groups of one worker, each of which steals from the other. The worker of the first computes until all that may leave has left and ended: behind a pinned head, which stays.
+#[test]
+fn a_group_that_is_busy_is_stolen_from_behind_a_pinned_head() {
+    for (queue, migrates) in [(Queue::Shared, false), (Queue::Stealing, false), (Queue::Shared, true), (Queue::Stealing, true)] {
+        explore_one_of(3, move || {
+            let group = |other| Settings { queue, migrates, victims: vec![(other, 4)], ..plain(1) };
+            with_groups(vec![group(1), group(0)], |groups| {
+                let ended = Arc::new(AtomicUsize::new(0));
+                let busy = {
+                    let (ended, groups) = (ended.clone(), groups.clone());
+                    move || {
+                        let home = shuttle::thread::current().id();
+                        let stays = move || assert_eq!(shuttle::thread::current().id(), home, "a pinned fiber has left its group");
+                        let pinned = Builder::new().group(Group::foreground(0)).pinned().spawn_in(&groups, stays).unwrap();
+                        for _ in 0..2 {
+                            let ended = ended.clone();
+                            let leaves = move || ended.fetch_add(1, SeqCst);
+                            drop(Builder::new().group(Group::foreground(0)).spawn_in(&groups, leaves).unwrap());
+                        }
+                        while ended.load(SeqCst) != 2 {
+                            shuttle::thread::yield_now();
+                        }
+                        pinned.join().unwrap();
+                    }
+                };
+                Builder::new().group(Group::foreground(0)).pinned().spawn_in(groups, busy).unwrap().join().unwrap();
+            });
+        });
+    }
+}
+
+/// Fibers that hold their worker until all of them run: as many workers must have come.
+#[test]
+fn workers_come_until_all_that_is_ready_runs() {
+    for (queue, migrates) in [(Queue::Shared, false), (Queue::Stealing, false), (Queue::Stealing, true)] {
+        explore_one_of(3, move || {
+            let settings = Settings { queue, migrates, workers_min: 1, ..plain(3) };
+            with_groups(vec![settings], |groups| {
+                let here = Arc::new(AtomicUsize::new(0));
+                let holds = |here: Arc<AtomicUsize>| {
+                    move || {
+                        here.fetch_add(1, SeqCst);
+                        while here.load(SeqCst) != 3 {
+                            shuttle::thread::yield_now();
+                        }
+                    }
+                };
+                let root = {
+                    let here = here.clone();
+                    begin(groups, move || {
+                        let children: Vec<_> = (0..2).map(|_| spawn(holds(here.clone()))).collect();
+                        holds(here)();
+                        children.into_iter().for_each(|child| child.join().unwrap());
+                    })
+                };
+                root.join().unwrap();
+            });
+        });
+    }
+}
+
+/// A stop at any moment while workers are being started: each of them leaves, and each fiber runs or is refused.
+#[test]
+fn a_stop_races_with_workers_that_come() {
+    explore(|| {
+        with_groups(vec![Settings { workers_min: 1, ..plain(3) }], |groups| {
+            for _ in 0..3 {
+                drop(Builder::new().spawn_in(groups, || drop(Builder::new().spawn(yield_now))));
+            }
+        });
+    });
+}
+
+#[test]
+fn a_dispatched_fiber_runs_before_its_maker_goes_on() {
+    for (queue, migrates, policy) in
+        [(Queue::Shared, false, Policy::Balance), (Queue::Stealing, false, Policy::Affinity), (Queue::Stealing, true, Policy::Affinity)]
+    {
+        explore_one_of(3, move || {
+            with_groups(vec![Settings { queue, migrates, policy, ..plain(2) }], |groups| {
+                let root = begin(groups, move || {
+                    for n in 0..3 {
+                        let began = Arc::new(AtomicUsize::new(0));
+                        let theirs = began.clone();
+                        let begins = move || {
+                            theirs.store(1, SeqCst);
+                            yield_now();
+                            n
+                        };
+                        let child = Builder::new().launch(Launch::Dispatch).spawn(begins).unwrap();
+                        // One that may move goes on as soon as another worker has it.
+                        assert!(migrates || began.load(SeqCst) == 1, "its maker went on first");
+                        assert_eq!(child.join().unwrap(), n);
+                    }
+                });
+                root.join().unwrap();
+            });
+        });
+    }
+}
+
+/// What is queued quietly by a thread runs after a flush at the latest, also if all workers sleep.
+#[test]
+fn what_was_queued_quietly_runs_after_a_flush() {
+    for queue in [Queue::Shared, Queue::Stealing] {
+        explore_one_of(3, move || {
+            with_groups(vec![Settings { queue, ..plain(2) }], |groups| {
+                let quiet: Vec<_> = (0..3).map(|i| Builder::new().quiet().spawn_in(groups, move || i).unwrap()).collect();
+                (0..20).for_each(|_| shuttle::thread::yield_now());
+                groups.flush();
+                for (i, fiber) in quiet.into_iter().enumerate() {
+                    assert_eq!(fiber.join().unwrap(), i);
+                }
+                let root = begin(groups, || {
+                    let quiet: Vec<_> = (0..3).map(|i| Builder::new().quiet().spawn(move || i).unwrap()).collect();
+                    flush();
+                    let batch = spawn_batch((0..3).map(|i| move || i));
+                    quiet.into_iter().chain(batch).map(|fiber| fiber.join().unwrap()).sum::<u32>()
+                });
+                assert_eq!(root.join().unwrap(), 6);
+            });
+        });
+    }
+}
+
+/// A worker with many fibers of its own leaves unstarted ones to a lighter one; a mover that was woken there meanwhile is not forgotten.
+#[test]
+fn a_mover_woken_at_a_heavy_worker_runs() {
+    explore(|| {
+        // One that polls would take it over in its last pass.
+        with_groups(vec![Settings { spin: Spin::Never, policy: Policy::Balance, ..plain(2) }], |groups| {
+            let root = begin(groups, || {
+                let go_on = Arc::new(AtomicUsize::new(0));
+                let waits = {
+                    let go_on = go_on.clone();
+                    move || {
+                        while go_on.load(SeqCst) == 0 {
+                            park();
+                        }
+                    }
+                };
+                // SAFETY: it keeps nothing of a thread across a suspension.
+                let mover = unsafe { Builder::new().spawn_migratable(waits) }.unwrap();
+                let settled: Vec<_> = (0..5)
+                    .map(|i| {
+                        let (woken, go_on) = (mover.fiber().clone(), go_on.clone());
+                        spawn(move || {
+                            yield_now();
+                            drop(spawn(|| ()));
+                            if i == 4 {
+                                go_on.store(1, SeqCst);
+                            }
+                            woken.unpark();
+                            park();
+                        })
+                    })
+                    .collect();
+                mover.join().unwrap();
+                settled.iter().for_each(|fiber| fiber.fiber().unpark());
+                settled.into_iter().for_each(|fiber| fiber.join().unwrap());
+            });
+            root.join().unwrap();
+        });
+    });
+}

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 
@@ -398,4 +398,26 @@ fn a_thousand_batches_of_ten_thousand() {
         });
     }
     poll_until("all to run", || ran.load(SeqCst) == batches * 10_000);
+}
+
+/// A chain of dispatches without end, each by the one before: whoever else is ready has its turn all the same.
+#[test]
+fn an_endless_chain_of_dispatches_starves_nobody() {
+    fn link(end: Arc<AtomicBool>) {
+        if !end.load(SeqCst) {
+            drop(Builder::new().launch(Launch::Dispatch).stack_size(16 << 10).spawn(move || link(end)).unwrap());
+        }
+    }
+    let rt = Runtime::builder().workers(1).build().unwrap();
+    let end = Arc::new(AtomicBool::new(false));
+    let ender = end.clone();
+    rt.run(move || {
+        let other = sinew::spawn(move || {
+            sinew::yield_now();
+            ender.store(true, SeqCst);
+        });
+        sinew::yield_now();
+        link(end);
+        other.join().unwrap();
+    });
 }

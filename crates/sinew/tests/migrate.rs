@@ -925,3 +925,33 @@ fn every_launch_gives_fibers_that_move() {
         assert_eq!(total.load(SeqCst), 2 * 190 + 20 * 30);
     });
 }
+
+/// The fiber that was woken last waits in a slot of its worker, and nobody is woken to take it. If that worker is stuck, one that sleeps comes all the same.
+#[test]
+fn a_fiber_woken_by_one_that_blocks_its_thread_is_taken_by_a_sleeper() {
+    for spin in [sinew::Spin::Never, sinew::Spin::Adaptive] {
+        // SAFETY: as above.
+        let runtime = unsafe { Runtime::builder().workers(2).spin(spin).migrate_started_fibers() }.build().unwrap();
+        for _ in 0..20 {
+            runtime.run(|| {
+                let ran = Arc::new(AtomicBool::new(false));
+                let parked = {
+                    let ran = ran.clone();
+                    sinew::spawn(move || {
+                        sinew::park();
+                        ran.store(true, SeqCst);
+                    })
+                };
+                // Until it waits, and the other worker has nothing to do.
+                while !sinew::metrics().workers.iter().any(|worker| worker.sleeping) {
+                    sinew::yield_now();
+                }
+                parked.fiber().unpark();
+                while !ran.load(SeqCst) {
+                    std::hint::spin_loop();
+                }
+                parked.join().unwrap();
+            });
+        }
+    }
+}

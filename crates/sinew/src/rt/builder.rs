@@ -149,7 +149,7 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Whether each worker has one CPU of its own and never leaves it. It is an error if there are fewer CPUs than workers.
+    /// Whether each worker of foreground groups has one CPU of its own and never leaves it. It is an error if there are fewer CPUs than such workers.
     pub fn one_cpu_per_worker(mut self, yes: bool) -> Self {
         self.one_cpu_per_worker = Some(yes);
         self
@@ -248,9 +248,7 @@ impl RuntimeBuilder {
         if flag(None, "SINEW_AUDIT")? {
             audit::turn_on();
         }
-        let nodes: Vec<_> = groups.iter().map(|group| group.node).collect();
-        let sizes: Vec<_> = groups.iter().map(|group| group.workers).collect();
-        let cpus = topology.assign(&nodes, &sizes, self.spread()?)?;
+        let cpus = self.assign(&topology, &groups)?;
         fork::refuse();
         fault::install(overflow::describe);
         fork::install(|| {
@@ -283,6 +281,18 @@ impl RuntimeBuilder {
         let forbidden = list(&self.cpus_forbidden, "RuntimeBuilder::cpus_forbidden", "SINEW_CPUS_FORBIDDEN")?;
         let machine = Topology::read("/".as_ref(), thread::affinity()?)?;
         machine.usable(allowed.as_ref(), forbidden.as_ref())
+    }
+
+    /// The CPUs of each worker of each group. Those of background groups share them in any case.
+    fn assign(&self, topology: &Topology, groups: &[Settings]) -> io::Result<Vec<Vec<Option<Vec<usize>>>>> {
+        let foreground = groups.iter().filter(|group| !group.background).count();
+        let assign = |groups: &[Settings], spread| {
+            let (nodes, sizes): (Vec<_>, Vec<_>) = groups.iter().map(|group| (group.node, group.workers)).unzip();
+            topology.assign(&nodes, &sizes, spread)
+        };
+        let mut cpus = assign(&groups[..foreground], self.spread()?)?;
+        cpus.extend(assign(&groups[foreground..], Spread::Shared)?);
+        Ok(cpus)
     }
 
     fn spread(&self) -> io::Result<Spread> {

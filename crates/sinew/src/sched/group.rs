@@ -347,6 +347,8 @@ pub(crate) struct Group {
     quiet: AtomicUsize,
     /// Groups, by bits, that have more than they can do: an idle worker of this group is to steal there.
     errands: AtomicU64,
+    /// Workers that sleep for a while only, to look after what was woken last on others (`Worker::call_watcher`).
+    pub(crate) watchers: AtomicUsize,
     /// Thefts from each group of the runtime: tried and won.
     pub(crate) thefts: Box<[(AtomicU64, AtomicU64)]>,
     queue: Lock<Line>,
@@ -382,6 +384,7 @@ impl Group {
             overflowed: zero(),
             quiet: AtomicUsize::new(0),
             errands: zero(),
+            watchers: AtomicUsize::new(0),
             thefts: (0..groups_known).map(|_| (zero(), zero())).collect(),
             queue: Lock::new(Line { list: List::new(), pinned: List::new(), pinned_next: false, live_workers: 0, closed: false }),
             queued: AtomicUsize::new(0),

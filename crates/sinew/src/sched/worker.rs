@@ -19,30 +19,34 @@
 //! I2. No reference into a `UnsafeCell` of this file is alive when user code runs or a stack is switched.
 //! I3. `current` is the fiber whose stack this thread stands on; null in the loop.
 
+mod feed;
+mod moving;
+mod rest;
+mod search;
+
 use std::cell::{Cell, UnsafeCell};
 use std::io;
 use std::ptr;
 use std::sync::Arc;
 
-use crate::base::atomic::{AcqRel, Acquire, Relaxed, spin_loop, thread_local};
-use crate::base::deque::{Deque, Stolen};
+use self::moving::find_place;
+use crate::base::atomic::{Relaxed, thread_local};
 use crate::base::list::List;
 use crate::base::prefetch::prefetch;
 use crate::base::wheel::Entry;
-use crate::event::source::{SOURCE_GAP_NS, SOURCE_TURNS, Source};
+use crate::event::source::{SOURCE_TURNS, Source};
 use crate::event::timers::Timers;
 use crate::fiber::hooks::{Region, When};
-use crate::fiber::stack::{self, CLASSES, Stack};
+use crate::fiber::stack::{self, Stack};
 use crate::fiber::state::Cause;
 use crate::fiber::switch::{FloatControl, leave_for_good, prepare, switch_keeping_float};
 use crate::fiber::task::{NeverRan, quietly};
 use crate::fiber::{Claimed, Control, Kind, Verdict, Watcher, pool};
 use crate::os::{audit, clock, fork, futex};
 use crate::sched::cancel::cancel_all;
-use crate::sched::group::{CHILDREN_MAX, Group, Rest, Seat, add, steal_one};
+use crate::sched::group::{Group, Seat, add};
 use crate::sched::groups::Groups;
-use crate::sched::settings::{Policy, Queue, Spin};
-use crate::sched::slot::ASLEEP;
+use crate::sched::settings::Policy;
 
 /// Switches from fiber to fiber before the loop looks at everything else: half a microsecond of yields. A look costs about 10 ns.
 const TURN: u32 = 32;
@@ -55,56 +59,12 @@ const GIFTS: u32 = 32;
 /// one worker had 0.24 GB/s by the ring, 0.86 by plain calls.
 const RING_SHARERS: usize = 4;
 
-/// How long a heavy worker waits for others to take what it was woken for: what flare polls.
-const SPIN_NS: u64 = 5_000;
 /// Pauses between two looks of one that polls. A pair of fibers on two workers talks in 0.6 us with 2 to 4, in 1.1-2.4 with flare's 16.
 const SPIN_PAUSES: u32 = 4;
 /// What it costs to wake a sleeper, until that was measured, and the bounds of what is believed: about what a futex wake takes on a quiet machine, and what it took here on a busy one.
 /// A poll in vain is not free: a core that polled before it slept is woken later. An unpark by a thread, 1,000 a second, took 12.0 us with a poll before each sleep and 7.5 without (2
 /// virtual cores, medians of 1,500).
 const WAKE_COST_NS: u64 = 10_000;
-const WAKE_COST_MIN_NS: u64 = 5_000;
-const WAKE_COST_MAX_NS: u64 = 50_000;
-/// Looks of a worker that expects mail, and pauses before each: about a microsecond.
-const MAIL_LOOKS: u32 = 24;
-const MAIL_PAUSES: u32 = 2;
-/// How long it polls without a system call.
-const SPIN_ALONE_NS: u64 = 2_000;
-/// A poll shorter than this is none.
-const SPIN_LEAST_NS: u64 = 2_000;
-
-/// Fibers of a long group queue that a worker takes at once, at most. Arbitrary: the queue's lock costs as much as a short fiber.
-const TAKE_MAX: usize = 16;
-
-/// Rounds of the loop after which the policy is turned round for one. flare's number.
-const ROUNDS: u32 = 8;
-/// Fibers that a worker runs before it looks at what any worker may take, also if its rounds are long. Go's and tokio's number.
-const TICKS: u32 = 61;
-/// Fibers woken last that run first, in a row. Arbitrary: a pair that talks stays together, and others wait for a few microseconds at most.
-const NEXT_RUNS: u32 = 32;
-/// Fibers that a thief takes at once, at most, beside the one it runs. Arbitrary: half of a full queue is more than it runs in a while.
-const STEAL_MAX: usize = 32;
-/// Strides of the search for a victim. Primes, so that one that does not divide the number of workers meets all of them.
-const STRIDES: [usize; 4] = [3, 5, 7, 11];
-
-/// Placement: a worker with this many settled fibers above its group's mean, and an eighth of the mean, leaves unstarted ones to idle lighter workers.
-/// Fork-join trees stay below it.
-const HEAVY_BUSY: usize = 16;
-/// The same, for a worker that has started few fibers since it last slept: an almost idle runtime spreads what comes evenly.
-const HEAVY_RESTED: usize = 2;
-/// Fibers started since the last sleep from which on a worker counts as busy.
-const RESTED_STARTS: u32 = 16;
-
-/// A worker with many deadlines gets up for them at most once in so long: where they are dense, several are due by then. 100,000 sleeps of up to a second on 2 workers: some
-/// 100,000 futex waits without, 16,000 with.
-const ALARM_GAP_NS: u64 = 120_000;
-/// Deadlines up to which each is met exactly. Arbitrary: with so few, a fiber that sleeps again and again for less than the gap is the rule, and sleeps that happen to be dense are rare.
-const ALARM_FEW: usize = 64;
-
-/// Stacks that nobody has used for so long give their pages back.
-const TRIM_PERIOD_NS: u64 = 1_000_000_000;
-/// Warm stacks per size that an idle worker keeps.
-const STACKS_KEPT: usize = 8;
 
 thread_local! {
     static HERE: Cell<*const Worker> = const { Cell::new(ptr::null()) };
@@ -182,29 +142,6 @@ pub(crate) fn make_ready(claimed: Claimed) {
     }
 }
 
-/// Puts a ready fiber that may move where a worker finds it.
-///
-/// # Safety
-/// The fiber is the caller's, and has left its stack.
-unsafe fn find_place(control: *const Control) {
-    // SAFETY: the caller's promise; seats are never freed, and a group lives while any of its fibers does.
-    unsafe {
-        let home = (*control).home().cast::<Seat>();
-        let group = &*(*home).group();
-        match here() {
-            Some(worker) if (*control).is_bound() && ptr::eq(worker.seat(), home) => worker.ready.push(control.cast_mut()),
-            _ if (*control).is_bound() => (*home).deliver(control),
-            Some(worker) if ptr::eq(worker.group(), group) => worker.take_in(control),
-            _ => {
-                // Until the push is over: the fiber may have ended by then, and its runtime with it.
-                let _kept = group.groups();
-                let queued = group.push(control, false);
-                assert!(queued, "no worker leaves before the last fiber that may move");
-            }
-        }
-    }
-}
-
 /// One worker.
 pub(crate) struct Worker {
     current: Cell<*const Control>,
@@ -257,6 +194,10 @@ pub(crate) struct Worker {
     left_ready: Cell<bool>,
     /// A fiber that runs before all others: one that was dispatched by another that had to leave by the loop.
     urgent: Cell<*const Control>,
+    /// How many of them did, in a row.
+    urgent_runs: Cell<u32>,
+    /// A fiber that may move was queued, and nobody was woken for it: this worker was about to take it.
+    unannounced: Cell<bool>,
     /// What any worker may take is due before its own fibers.
     others_due: Cell<bool>,
     /// They were the first in the last turn.
@@ -313,6 +254,8 @@ impl Worker {
             left: Cell::new(ptr::null()),
             left_ready: Cell::new(false),
             urgent: Cell::new(ptr::null()),
+            urgent_runs: Cell::new(0),
+            unannounced: Cell::new(false),
             others_due: Cell::new(false),
             others_had: Cell::new(false),
             child_next: Cell::new(false),
@@ -365,6 +308,7 @@ impl Worker {
             match unsafe { next.as_ref() } {
                 Some(control) => {
                     self.pass_on();
+                    self.announce_left();
                     self.enter(control);
                 }
                 None if self.may_retire() => break,
@@ -496,13 +440,6 @@ impl Worker {
         }
     }
 
-    /// Whether its fibers have asked for what the kernel does not know of yet, or has done already.
-    fn source_calls(&self) -> bool {
-        // SAFETY: I1, I2.
-        self.source_waits.get() != 0
-            && unsafe { (*self.source.get()).as_ref().is_some_and(|source| source.unsent() != 0 || source.has_found()) }
-    }
-
     /// The runtime is being shut down: cancels what lives here, once, and ends what found no stack. Who shuts it down has done so already, also where a
     /// fiber computes; but what was started meanwhile is found here. Nothing is started any more but to be refused, so none is missed.
     #[cold]
@@ -520,349 +457,9 @@ impl Worker {
         }
     }
 
-    #[cold]
-    fn give_left(&self, stack: Stack) {
-        if let Err(own) = self.group().give_reserve(stack) {
-            // SAFETY: I1, I2.
-            unsafe { (*self.stacks.get()).give(own) };
-        }
-    }
-
-    /// The next fiber to enter; null if there is nothing to do.
-    fn next(&self) -> *const Control {
-        let urgent = self.urgent.replace(ptr::null());
-        if !urgent.is_null() {
-            return urgent;
-        }
-        self.turn.set(self.turn.get().wrapping_add(1));
-        let others_first = self.others_first();
-        if !others_first {
-            let control = self.next_own();
-            if !control.is_null() {
-                return control;
-            }
-        }
-        if self.leaves_to_lighter() {
-            // Also what may move: a fiber in the slot is seen by nobody that this worker is left to.
-            let control = self.next_own();
-            self.deferred.set(control.is_null());
-            return control;
-        }
-        if self.must_take.replace(false) && !self.has_own() && self.is_heavy() && self.others_take() {
-            return ptr::null();
-        }
-        if others_first {
-            let control = self.next_of_others();
-            if !control.is_null() {
-                return control;
-            }
-        }
-        let control = self.next_own();
-        if !control.is_null() {
-            return control;
-        }
-        let control = self.seat().children.pop();
-        if !control.is_null() {
-            return control;
-        }
-        let control = self.take_of_group();
-        if !control.is_null() {
-            return control;
-        }
-        self.steal()
-    }
-
-    /// Whether what any worker may take goes before this worker's own fibers in this turn. Neither starves the other.
-    fn others_first(&self) -> bool {
-        let eighth = self.turn.get().is_multiple_of(ROUNDS);
-        let due = match self.group().settings.policy {
-            Policy::Affinity => eighth || self.ticks.get() >= TICKS,
-            Policy::Balance => !eighth,
-        };
-        // A fiber that yields may ask for it each time: only if its own had their turn meanwhile.
-        let due = due || (self.others_due.replace(false) && !self.others_had.get());
-        self.others_had.set(due);
-        if due {
-            self.ticks.set(0);
-        }
-        due
-    }
-
-    /// The next of this worker's own started fibers: the one woken last, if it may move and others have had their turn, then those that stay and those that may move, by turns.
-    fn next_own(&self) -> *const Control {
-        let control = self.take_woken_last();
-        if !control.is_null() {
-            return control;
-        }
-        self.moving_next.set(!self.moving_next.get());
-        if self.moving_next.get() {
-            let control = steal_one(&self.seat.moving);
-            if !control.is_null() {
-                return control;
-            }
-        }
-        let control = self.pop_ready();
-        if control.is_null() && self.seat.moving.len() != 0 { steal_one(&self.seat.moving) } else { control }
-    }
-
-    /// The fiber that was woken last on this worker and may move: its data is warm here. After some of them in a row the next one queues up like all others.
-    fn take_woken_last(&self) -> *const Control {
-        if self.seat.next.load(Relaxed).is_null() {
-            self.next_runs.set(0);
-            return ptr::null();
-        }
-        // Acquire: meets the Release in `take_in`; though that was this thread, a thief may have had it meanwhile.
-        let control = self.seat.next.swap(ptr::null_mut(), Acquire);
-        let runs = self.next_runs.get() + 1;
-        if control.is_null() || runs <= NEXT_RUNS {
-            self.next_runs.set(runs);
-            return control;
-        }
-        self.next_runs.set(0);
-        // SAFETY: F1 - taken out, so it is ours.
-        unsafe { self.push_moving(control) };
-        ptr::null()
-    }
-
-    /// Takes a ready fiber of this group in that may move. By a fiber of this worker, or its loop.
-    ///
-    /// # Safety
-    /// The fiber is the caller's, has left its stack, and is of this group.
-    unsafe fn take_in(&self, control: *const Control) {
-        let settings = &self.group().settings;
-        // SAFETY: the caller's promise.
-        unsafe {
-            if settings.shakes && self.shake(control) {
-                return;
-            }
-            if settings.queue == Queue::Shared || (*control).is_pinned() {
-                let queued = self.group().push(control, false);
-                assert!(queued, "this worker is there");
-            } else if self.current.get().is_null() {
-                self.push_moving(control);
-            } else {
-                // Release: meets the Acquire of who takes it. Nobody is woken for it: this worker is about to take it.
-                let before = self.seat.next.swap(control.cast_mut(), AcqRel);
-                if !before.is_null() {
-                    self.push_moving(before);
-                }
-            }
-        }
-    }
-
-    /// Queues a ready fiber that may move at this worker, and wakes another one for it if this one has others to run.
-    ///
-    /// # Safety
-    /// The fiber is the caller's, has left its stack, and is of this group.
-    unsafe fn push_moving(&self, control: *const Control) {
-        let has_others = self.seat.moving.len() != 0 || self.runs_another_first();
-        // SAFETY: the caller's promise.
-        unsafe { self.put_moving(control) };
-        if has_others {
-            self.announce(1);
-        }
-    }
-
-    /// As `push_moving`, and wakes nobody.
-    ///
-    /// # Safety
-    /// As `push_moving`.
-    unsafe fn put_moving(&self, control: *const Control) {
-        if !self.seat.moving.push(control.cast_mut()) {
-            self.spill(&self.seat.moving, false);
-            let pushed = self.seat.moving.push(control.cast_mut());
-            debug_assert!(pushed, "no room after half of them were moved");
-        }
-    }
-
-    /// Whether this worker runs another fiber before it comes to one that is queued now.
-    fn runs_another_first(&self) -> bool {
-        !self.current.get().is_null() || !self.urgent.get().is_null() || !self.ready.is_empty()
-    }
-
-    /// Gives a fiber that may move to the next worker, if there is one: it is to show at once whether it bears that.
-    ///
-    /// # Safety
-    /// The fiber is the caller's, has left its stack, is of this group and not bound.
-    unsafe fn shake(&self, control: *const Control) -> bool {
-        let seats = self.group().seats();
-        if seats.len() < 2 || self.group().is_stopping() {
-            return false;
-        }
-        let to = seats[(self.index + 1) % seats.len()];
-        // SAFETY: the caller's promise; its new home is where it is delivered to.
-        unsafe {
-            (*control).move_to(ptr::from_ref(to).cast());
-            to.deliver(control);
-        }
-        true
-    }
-
     fn announce(&self, items: usize) {
         if !self.group().announce(items) {
             add(&self.seat.counters.unserved, 1);
-        }
-    }
-
-    /// Steals from the others of this group, beginning anywhere: half of what one of them has.
-    fn steal(&self) -> *const Control {
-        let seats = self.group().seats();
-        if seats.len() < 2 {
-            return ptr::null();
-        }
-        add(&self.seat.counters.thefts, 1);
-        for victim in self.victims(seats.len()) {
-            let mut control = self.rob(&seats[victim].children, &self.seat.children);
-            if control.is_null() {
-                control = self.rob(&seats[victim].moving, &self.seat.moving);
-            }
-            if !control.is_null() {
-                add(&self.seat.counters.steals, 1);
-                return control;
-            }
-        }
-        ptr::null()
-    }
-
-    /// The other workers of this group, each once, from a random one on by a stride that meets all of them.
-    fn victims(&self, workers: usize) -> impl Iterator<Item = usize> + use<> {
-        let (me, start) = (self.index, self.roll() as usize);
-        let stride = STRIDES[start % STRIDES.len()];
-        let stride = if workers.is_multiple_of(stride) { 1 } else { stride };
-        (0..workers).map(move |i| (start.wrapping_add(i * stride)) % workers).filter(move |&victim| victim != me)
-    }
-
-    fn roll(&self) -> u32 {
-        // Marsaglia's xorshift; it must not stand at zero.
-        let mut dice = self.dice.get() | 1 << 31;
-        dice ^= dice << 13;
-        dice ^= dice >> 17;
-        dice ^= dice << 5;
-        self.dice.set(dice);
-        dice
-    }
-
-    /// Takes the oldest fiber of a victim's deque, and of the rest so many that both have as much; null if it has none.
-    fn rob(&self, from: &Deque<Control, CHILDREN_MAX>, into: &Deque<Control, CHILDREN_MAX>) -> *const Control {
-        if from.len() == 0 {
-            return ptr::null();
-        }
-        let first = steal_one(from);
-        let more = from.len() / 2;
-        for _ in 0..more.min(STEAL_MAX) {
-            let control = steal_one(from);
-            if control.is_null() {
-                break;
-            }
-            let pushed = into.push(control);
-            assert!(pushed, "a thief has nothing of its own");
-        }
-        first
-    }
-
-    /// Steals from other groups: where this one was sent to, and from each after so many idle passes. What it gets is this worker's own then; whether it got any.
-    fn steal_abroad(&self) -> bool {
-        let passes = self.passes.get().wrapping_add(1);
-        self.passes.set(passes);
-        let mut errands = self.group().take_errands();
-        for &(victim, ratio) in &self.group().settings.victims {
-            if errands & 1 << victim == 0 && !passes.is_multiple_of(ratio) {
-                continue;
-            }
-            errands &= !(1 << victim);
-            let (tried, won) = &self.group().thefts[victim];
-            tried.fetch_add(1, Relaxed);
-            // SAFETY: F1 - given away, so it is ours; one that has started may move.
-            let Some(control) = (unsafe { self.groups.all[victim].give_away().as_ref() }) else { continue };
-            won.fetch_add(1, Relaxed);
-            if self.groups.all[victim].has_work() {
-                self.groups.all[victim].call_thief();
-            }
-            let place = if control.is_started() { &self.seat.moving } else { &self.seat.children };
-            if !place.push(ptr::from_ref(control).cast_mut()) {
-                // It leaves a full deque of its own to a lighter worker.
-                // SAFETY: F1, as above.
-                let queued = unsafe { self.group().push(control, false) };
-                assert!(queued, "this worker is there");
-            }
-            // For the next one, who is called before this worker runs what it got.
-            self.group().leave_errands(errands);
-            return true;
-        }
-        false
-    }
-
-    /// A fiber that may move, was woken last on a worker of this group and has not been run there: that is stuck in another one. The worker, the fiber, and how many switches
-    /// that worker had counted.
-    fn stuck(&self) -> Option<(&'static Seat, *mut Control, u64)> {
-        let others = self.group().seats().iter().filter(|seat| !ptr::eq(**seat, self.seat));
-        others.map(|&seat| (seat, seat.next.load(Relaxed), seat.counters.switches.load(Relaxed))).find(|(_, control, _)| !control.is_null())
-    }
-
-    /// Takes the fiber that was found stuck before, if it still is: the last that a thief takes.
-    fn take_stuck(&self, (seat, control, switches): (&'static Seat, *mut Control, u64)) -> bool {
-        // Acquire: meets the Release in `take_in`.
-        if seat.counters.switches.load(Relaxed) != switches
-            || seat.next.compare_exchange(control, ptr::null_mut(), Acquire, Relaxed).is_err()
-        {
-            return false;
-        }
-        add(&self.seat.counters.steals, 1);
-        let pushed = self.seat.moving.push(control);
-        assert!(pushed, "an idle worker has nothing of its own");
-        true
-    }
-
-    /// Whether unstarted fibers are left to a worker with fewer settled ones, which is idle and has been called, or is on its way already (placement
-    /// for life).
-    ///
-    /// One that was claimed itself may still leave them to another that is on its way, which will see them; the last to arrive finds nobody coming
-    /// and takes them.
-    fn leaves_to_lighter(&self) -> bool {
-        let idle = &self.group().idle;
-        if idle.sleeping().is_empty() && idle.spinning().is_empty() && !idle.is_somebody_coming() {
-            return false;
-        }
-        let calls = || !self.must_take.get() && self.group().call_lighter(self.index);
-        self.group().has_work() && self.is_heavy() && (idle.is_somebody_coming() || calls())
-    }
-
-    /// Gives the others a moment to take what this heavy worker was woken for: most often the spawner's own worker does, as its fiber suspends. If it does
-    /// not, this one takes it.
-    fn others_take(&self) -> bool {
-        let end_ns = clock::now_ns() + SPIN_NS;
-        while self.group().has_work() {
-            if !self.group().spins() || self.seat().has_mail() || clock::now_ns() >= end_ns {
-                return false;
-            }
-            // Where there are more threads than cores, the one that is to take it may have been pushed off this very core by our wake.
-            std::thread::yield_now();
-            (0..SPIN_PAUSES).for_each(|_| spin_loop());
-        }
-        true
-    }
-
-    fn is_heavy(&self) -> bool {
-        let mean = self.group().settled() / self.group().seats().len();
-        let slack = if self.starts.get() < RESTED_STARTS { HEAVY_RESTED } else { (mean / 8).max(HEAVY_BUSY) };
-        self.settled.get() > mean + slack
-    }
-
-    /// What would starve if ready fibers and the newest children always came first: the oldest of the group's queue and the oldest child, by turns.
-    fn next_of_others(&self) -> *const Control {
-        let child_first = !self.child_next.get();
-        self.child_next.set(child_first);
-        let control = if child_first { self.oldest_child() } else { self.take_of_group() };
-        if !control.is_null() {
-            return control;
-        }
-        if child_first { self.take_of_group() } else { self.oldest_child() }
-    }
-
-    fn oldest_child(&self) -> *const Control {
-        match self.seat().children.steal() {
-            Stolen::Item(control) => control,
-            Stolen::Empty | Stolen::Retry => ptr::null(),
         }
     }
 
@@ -900,49 +497,6 @@ impl Worker {
         self.ticks.set(self.ticks.get() + switches);
         if !self.left.get().is_null() {
             self.see_to_left();
-        }
-    }
-
-    /// A fiber that may move has come back to the loop, and left its stack: if it is ready, or has been called, others may have it from now on.
-    fn see_to_left(&self) {
-        let control = self.left.replace(ptr::null());
-        // SAFETY: F1 - a fiber that has just left is its worker's, until `leave` says that its waker has it.
-        unsafe {
-            if self.left_ready.replace(false) {
-                self.queue_again(control);
-            } else if (*control).state.leave() {
-                find_place(control);
-            }
-        }
-    }
-
-    /// Queues a fiber that may move and has yielded, behind all others.
-    ///
-    /// # Safety
-    /// The fiber is the caller's, and has left its stack.
-    unsafe fn queue_again(&self, control: *const Control) {
-        let settings = &self.group().settings;
-        // SAFETY: the caller's promise.
-        unsafe {
-            if (*control).is_bound() {
-                self.ready.push(control.cast_mut());
-            } else if settings.shakes && self.shake(control) {
-                // It is another worker's now.
-            } else if settings.queue == Queue::Stealing && !(*control).is_pinned() {
-                self.put_moving(control);
-                // There is not more to do than before, but for a fiber that runs first and was not there.
-                if self.runs_another_first() {
-                    self.announce(1);
-                }
-            } else {
-                // Nobody is woken for it if this worker looks there next.
-                self.others_due.set(true);
-                let queued = self.group().put(control);
-                assert!(queued, "this worker is there");
-                if self.runs_another_first() {
-                    self.announce(1);
-                }
-            }
         }
     }
 
@@ -1014,155 +568,12 @@ impl Worker {
         self.seat().counters.settled.store(self.settled.get(), Relaxed);
     }
 
-    /// Tries again for those that found no stack, with what this worker can spare for others.
-    #[cold]
-    fn feed_starved(&self) {
-        // SAFETY: I1, I2.
-        unsafe { (*self.stacks.get()).share(0) };
-        self.group().note_spared(self.index);
-        (0..CLASSES).for_each(|class| while self.group().has_starved() && self.feed_one(class) {});
-        self.groups.pass_stacks_on(self.group());
-    }
-
-    /// Whether this worker has yet to see what it can spare for starved fibers.
-    #[inline]
-    fn owes_stacks(&self) -> bool {
-        self.groups.has_starved() && self.group().owes_stacks(self.index)
-    }
-
-    /// Starts a fiber that found no stack of this size; `false` if there is none, or still no stack.
-    fn feed_one(&self, class: usize) -> bool {
-        // SAFETY: popped, so it is ours.
-        let Some(control) = (unsafe { self.group().pop_starved(class).as_ref() }) else { return false };
-        // SAFETY: I1, I2; and the fiber is in no list.
-        unsafe {
-            let Ok(stack) = (*self.stacks.get()).take(control.class()) else {
-                self.group().starve_again(control);
-                return false;
-            };
-            self.groups.fed(self.group());
-            self.judge(control);
-            self.settle(control, stack);
-            self.ready.push(ptr::from_ref(control).cast_mut());
-        }
-        true
-    }
-
-    /// Ends the oldest fiber that found no stack, on a stack of the reserve; `false` if there is no such fiber, or no such stack.
-    #[cold]
-    fn refuse_starved(&self) -> bool {
-        let Some(stack) = self.group().take_reserve() else { return false };
-        // SAFETY: popped, so it is ours.
-        let Some(control) = (0..CLASSES).find_map(|class| unsafe { self.group().pop_starved(class).as_ref() }) else {
-            self.group().give_reserve(stack).expect("a stack of the reserve");
-            return false;
-        };
-        control.condemn(if self.group().is_stopping() { Verdict::ShutDownInReserve } else { Verdict::NoStack });
-        // Its stack is this group's, and must come back here.
-        control.set_pinned();
-        self.groups.fed(self.group());
-        self.settle(control, stack);
-        // SAFETY: it is started now, and in no list.
-        unsafe { self.ready.push(ptr::from_ref(control).cast_mut()) };
-        true
-    }
-
     fn may_retire(&self) -> bool {
         self.group().is_stopping()
             && self.settled.get() == 0
             && !self.seat().has_mail()
             && self.groups.has_no_movers()
             && self.group().retire()
-    }
-
-    /// Has nothing to do: polls for a while, if few others do, then sleeps.
-    fn rest(&self) {
-        self.seat().counters.ready.store(0, Relaxed);
-        self.rested.set(true);
-        // Not with an errand to do: a poll would end at once, and nobody would do it.
-        let may_spin = self.spin_limit_ns() != 0 && !self.deferred.get() && !self.source_calls() && !self.group().has_errands();
-        if may_spin && self.mail_pays.get() && self.await_mail() {
-            return;
-        }
-        if may_spin {
-            let stuck = self.stuck();
-            if self.spin() || stuck.is_some_and(|stuck| self.take_stuck(stuck)) {
-                return;
-            }
-        }
-        if !self.group().settings.victims.is_empty() && self.steal_abroad() {
-            return;
-        }
-        self.sleep();
-    }
-
-    /// Polls for a moment before it counts as one who polls: a fiber here and one elsewhere that talk would else fight for the group's masks with every word.
-    fn await_mail(&self) -> bool {
-        let came = (0..MAIL_LOOKS).any(|_| {
-            (0..MAIL_PAUSES).for_each(|_| spin_loop());
-            self.has_work()
-        });
-        self.mail_pays.set(came);
-        came
-    }
-
-    /// Polls; `true` if there is something to do.
-    fn spin(&self) -> bool {
-        let idle = &self.group().idle;
-        if !idle.begin_spin(self.index) {
-            return false;
-        }
-        let found = self.poll();
-        self.mail_pays.set(self.seat.has_mail());
-        let claimed = idle.end_spin(self.index);
-        self.must_take.set(claimed);
-        if found && !idle.spinning().is_empty() {
-            idle.leave_pending();
-        }
-        let pays = found || claimed;
-        self.spin_ns.set(if pays { self.wake_cost_ns.get() } else { less_spin_ns(self.spin_ns.get()) });
-        pays
-    }
-
-    /// How long it may poll now; 0 is not at all.
-    fn spin_limit_ns(&self) -> u64 {
-        match self.group().settings.spin {
-            Spin::Never => 0,
-            Spin::Fixed(duration) => u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
-            Spin::Adaptive => self.spin_ns.get(),
-        }
-    }
-
-    fn poll(&self) -> bool {
-        // SAFETY: I1, I2.
-        let wake_ns = unsafe { (*self.timers.get()).next_ns() };
-        let begun_ns = clock::now_ns();
-        let end_ns = begun_ns.saturating_add(self.spin_limit_ns());
-        self.seat.counters.idle_since_ns.store(begun_ns, Relaxed);
-        let (mut now_ns, mut look_ns) = (begun_ns, begun_ns + SOURCE_GAP_NS);
-        let found = loop {
-            if self.has_work() || self.source_calls() {
-                break true;
-            }
-            self.group().replace_spinner();
-            now_ns = clock::now_ns();
-            if now_ns >= look_ns {
-                self.ask_epoll();
-                look_ns = now_ns + SOURCE_GAP_NS;
-            }
-            if now_ns >= wake_ns || now_ns >= end_ns {
-                break now_ns >= wake_ns;
-            }
-            if now_ns - begun_ns < SPIN_ALONE_NS {
-                (0..SPIN_PAUSES).for_each(|_| spin_loop());
-            } else {
-                // Whoever is to make something ready may be waiting for this very core.
-                std::thread::yield_now();
-            }
-        };
-        self.seat.counters.idle_since_ns.store(0, Relaxed);
-        add(&self.seat.counters.spun_ns, now_ns - begun_ns);
-        found
     }
 
     /// Has the kernel say what has come, if this worker's fibers wait at epoll: a ring tells by memory, which is polled anyway.
@@ -1172,125 +583,6 @@ impl Worker {
         if let Some(source) = source.filter(|source| self.source_waits.get() != 0 && !source.is_ring()) {
             source.sleep(0);
         }
-    }
-
-    /// Sleeps until there is something to do; or finds that there is, and does not.
-    fn sleep(&self) {
-        // SAFETY: I1, I2.
-        let (wake_ns, armed) = unsafe { ((*self.timers.get()).next_ns(), (*self.timers.get()).armed()) };
-        let at_source = self.source_waits.get() != 0;
-        let for_good = wake_ns == u64::MAX && !at_source;
-        let sleep_ns = alarm_at(wake_ns, armed, self.alarm_ns.get()).min(self.trim_when_due());
-        self.seat().set_rest(Rest { for_good, at_source });
-        self.seat().slot.lie_down();
-        self.group().idle.enter_sleep(self.index);
-        if !self.has_work() && !self.must_refuse() {
-            add(&self.seat().counters.sleeps, 1);
-            let begun_ns = clock::now_ns();
-            self.seat.counters.idle_since_ns.store(begun_ns, Relaxed);
-            if at_source {
-                self.sleep_at_source(sleep_ns);
-            } else {
-                while self.seat().slot.is_asleep() && !passed(sleep_ns) {
-                    futex::wait(self.seat().slot.word(), ASLEEP, sleep_ns);
-                }
-            }
-            let now_ns = clock::now_ns();
-            self.seat.counters.idle_since_ns.store(0, Relaxed);
-            add(&self.seat.counters.slept_ns, now_ns - begun_ns);
-            self.learn_from_sleep(begun_ns, now_ns, at_source);
-            if now_ns >= wake_ns {
-                self.alarm_ns.set(now_ns);
-            }
-        }
-        self.seat().slot.get_up();
-        self.must_take.set(self.group().idle.leave_sleep(self.index));
-        self.deferred.set(false);
-        self.starts.set(0);
-    }
-
-    /// Sees what the wake from a sleep cost, and whether to poll would have been better.
-    fn learn_from_sleep(&self, begun_ns: u64, now_ns: u64, at_source: bool) {
-        if let Some(cost_ns) = self.seat.wake_cost_ns(begun_ns, now_ns) {
-            self.seat.counters.wake_cost.record(cost_ns);
-            // By an eighth each time: one wake that met a busy machine says little.
-            let before_ns = self.wake_cost_ns.get();
-            self.wake_cost_ns.set(((before_ns * 7 + cost_ns) / 8).clamp(WAKE_COST_MIN_NS, WAKE_COST_MAX_NS));
-        }
-        // To poll memory brings no I/O.
-        let brought_io = at_source && self.seat.slot.is_asleep();
-        if !brought_io && now_ns - begun_ns < 2 * self.wake_cost_ns.get() {
-            self.spin_ns.set(self.wake_cost_ns.get());
-        }
-    }
-
-    /// Sleeps where I/O ends the sleep too. For whatever reason it ends: the loop looks at everything.
-    fn sleep_at_source(&self, sleep_ns: u64) {
-        // SAFETY: I1, I2 - it runs no user code.
-        unsafe { (*self.source.get()).as_mut().expect("fibers wait at it").sleep(sleep_ns) };
-    }
-
-    /// Whether fibers starve and nothing that could give them a stack can run: then the oldest has been readied to be ended.
-    fn must_refuse(&self) -> bool {
-        if !self.groups.starves_for_good() || !self.groups.all_rest_for_good() {
-            return false;
-        }
-        if !self.group().has_starved() {
-            self.groups.pass_stacks_on(self.group());
-            return false;
-        }
-        // Once more: a stack may have been handed out while another worker held the fiber that it would have served.
-        self.feed_starved();
-        !self.ready.is_empty() || self.refuse_starved()
-    }
-
-    /// What an idle worker must not oversleep. The fences in `lie_down` and `enter_sleep` make these relaxed looks enough.
-    fn has_work(&self) -> bool {
-        let group = self.group();
-        self.seat().has_mail()
-            || (group.has_work() && !(self.deferred.get() && group.idle.is_somebody_coming()))
-            || group.has_errands()
-            || self.owes_stacks()
-            || (group.is_stopping() && (!self.wound_up.get() || (self.settled.get() == 0 && self.groups.movers() == 0)))
-    }
-
-    /// Gives idle stacks' pages back if it is time; says when to come again. By a worker with nothing to do.
-    fn trim_when_due(&self) -> u64 {
-        // SAFETY: I1, I2.
-        let stacks = unsafe { &mut *self.stacks.get() };
-        if stack::depot().dirty() == 0 && stacks.idle() <= STACKS_KEPT {
-            self.trim_ns.set(u64::MAX);
-        } else if self.trim_ns.get() == u64::MAX {
-            self.trim_ns.set(clock::now_ns() + TRIM_PERIOD_NS);
-        } else if passed(self.trim_ns.get()) {
-            stacks.share(STACKS_KEPT);
-            self.trim_ns.set(stack::depot().trim_unused(clock::now_ns(), TRIM_PERIOD_NS));
-        }
-        self.trim_ns.get()
-    }
-
-    /// Makes an unstarted child known, and unless that is to be `quiet`, wakes a worker for it; `false` if it could not be, and the group refused it.
-    ///
-    /// # Safety
-    /// The fiber is unstarted and the caller's alone.
-    #[must_use]
-    pub(crate) unsafe fn adopt(&self, control: &Control, quiet: bool) -> bool {
-        add(&self.seat().counters.spawned, 1);
-        if self.group().settings.queue == Queue::Shared || control.is_pinned() {
-            // SAFETY: the caller's promise.
-            return unsafe { self.group().push(control, quiet) };
-        }
-        let control = ptr::from_ref(control);
-        if !self.seat().children.push(control.cast_mut()) {
-            self.spill(&self.seat.children, quiet);
-            let pushed = self.seat().children.push(control.cast_mut());
-            debug_assert!(pushed, "no room for a child after half of them were moved");
-        }
-        match quiet {
-            true => self.group().note_quiet(1),
-            false => self.announce(1),
-        }
-        true
     }
 
     /// Runs an unstarted fiber at once, in the place of `me`, which is queued.
@@ -1306,7 +598,10 @@ impl Worker {
         unsafe {
             if me.is_marked() || self.budget.get() == 0 {
                 self.urgent.set(child);
-                return self.make_way(me);
+                self.make_way(me);
+                // It has had its turn again, and all before it: this is no chain that keeps others waiting.
+                here().into_iter().for_each(|worker| worker.urgent_runs.set(0));
+                return;
             }
             self.ready.push(ptr::from_ref(me).cast_mut());
             self.budget.set(self.budget.get() - 1);
@@ -1314,65 +609,6 @@ impl Worker {
             self.note_running(child);
             self.go(me, child.sp());
         }
-    }
-
-    /// Moves the oldest half of the children to the group's queue: one claim and, unless that is to be `quiet`, one wake call for all of them, and their order holds.
-    #[cold]
-    fn spill(&self, deque: &Deque<Control, CHILDREN_MAX>, quiet: bool) {
-        let oldest = List::new();
-        while oldest.len() < CHILDREN_MAX / 2 {
-            match deque.steal() {
-                // SAFETY: F1 - taken out, so it is ours and in no list.
-                Stolen::Item(control) => unsafe { oldest.push(control) },
-                Stolen::Retry => spin_loop(),
-                Stolen::Empty => break,
-            }
-        }
-        self.group().overflowed.fetch_add(oldest.len() as u64, Relaxed);
-        let queued = if quiet { self.group().push_quietly(&oldest) } else { self.group().push_all(&oldest) };
-        assert!(queued, "the queue of a group is closed by its last worker, and this one is there");
-    }
-
-    /// The oldest of the group's queue; of a long queue this worker's share too, as children, which the others may steal. A shared queue gives one at a time: its order is the
-    /// order in which they begin.
-    fn take_of_group(&self) -> *const Control {
-        if self.group().queued() == 0 {
-            return ptr::null();
-        }
-        let share = List::new();
-        let has_room = self.seat.children.len() == 0 && self.seat.moving.len() <= CHILDREN_MAX - TAKE_MAX;
-        let takes_more = self.group().settings.queue == Queue::Stealing && has_room;
-        self.group().take(if takes_more { TAKE_MAX } else { 1 }, &share);
-        let first = share.pop();
-        if !share.is_empty() {
-            self.keep(&share);
-        }
-        first
-    }
-
-    /// Makes fibers of the group's queue this worker's, so that the oldest is the next: unstarted ones its children, others with those that may move.
-    #[cold]
-    fn keep(&self, share: &List<Control>) {
-        let count = share.len();
-        let mut unstarted = [ptr::null_mut(); TAKE_MAX];
-        let mut children = 0;
-        for _ in 0..count {
-            let control = share.pop();
-            // SAFETY: F1 - popped, so it is ours.
-            if unsafe { (*control).is_started() } {
-                let pushed = self.seat.moving.push(control);
-                assert!(pushed, "no room for {count} fibers that may move");
-            } else {
-                unstarted[children] = control;
-                children += 1;
-            }
-        }
-        for &control in unstarted[..children].iter().rev() {
-            let pushed = self.seat().children.push(control);
-            assert!(pushed, "no room for {count} children where there were none");
-        }
-        // Whoever was woken for them has perhaps found nothing while they were in nobody's queue (S1).
-        self.announce(count);
     }
 
     /// The region that the running fiber `me` is in, if there is one.
@@ -1407,22 +643,6 @@ impl Worker {
                 true => self.leave_moving(me, false),
                 false => self.go(me, self.back_to_loop()),
             }
-        }
-    }
-
-    /// Leaves `me`, which may move, for the loop: only once it has left its stack may another worker have it (F3). `ready` if it yields.
-    ///
-    /// # Safety
-    /// As `leave`.
-    unsafe fn leave_moving(&self, me: &Control, ready: bool) {
-        self.left.set(me);
-        self.left_ready.set(ready);
-        // A fiber that unwinds stays: std counts panics by thread.
-        let was_bound = std::thread::panicking().then(|| me.set_bound(true));
-        // SAFETY: the caller's promise.
-        unsafe { self.go(me, self.back_to_loop()) };
-        if let Some(was_bound) = was_bound {
-            me.set_bound(was_bound);
         }
     }
 
@@ -1792,17 +1012,6 @@ fn run_to_end(control: &Control) {
     }
 }
 
-/// When a worker gets up for the next of its `armed` deadlines, having done so `before_ns`.
-fn alarm_at(wake_ns: u64, armed: usize, before_ns: u64) -> u64 {
-    if armed <= ALARM_FEW { wake_ns } else { wake_ns.max(before_ns + ALARM_GAP_NS) }
-}
-
-/// How long to poll after a poll of `spin_ns` was in vain.
-fn less_spin_ns(spin_ns: u64) -> u64 {
-    let half_ns = spin_ns / 2;
-    if half_ns < SPIN_LEAST_NS { 0 } else { half_ns }
-}
-
 /// Whether it is `deadline_ns`; `u64::MAX` is never.
 pub(crate) fn passed(deadline_ns: u64) -> bool {
     deadline_ns != u64::MAX && clock::now_ns() >= deadline_ns
@@ -1814,19 +1023,4 @@ fn fetch_ahead(sp: *mut u8, block: *mut Control) {
     prefetch(sp);
     prefetch(sp.wrapping_add(64));
     prefetch(block);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn few_deadlines_are_met_exactly_and_dense_ones_together() {
-        let (wake_ns, before_ns) = (1_000_020_000, 1_000_000_000);
-        assert_eq!(alarm_at(wake_ns, 1, before_ns), wake_ns);
-        assert_eq!(alarm_at(wake_ns, ALARM_FEW, before_ns), wake_ns);
-        assert_eq!(alarm_at(wake_ns, ALARM_FEW + 1, before_ns), before_ns + ALARM_GAP_NS);
-        assert_eq!(alarm_at(wake_ns + ALARM_GAP_NS, 100_000, before_ns), wake_ns + ALARM_GAP_NS);
-        assert_eq!(alarm_at(u64::MAX, 0, before_ns), u64::MAX);
-    }
 }

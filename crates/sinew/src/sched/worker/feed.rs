@@ -1,0 +1,84 @@
+//! Fibers that found no stack: they get what a worker can spare, or are ended when nothing can give one any more.
+
+use std::ptr;
+
+use super::Worker;
+use crate::fiber::Verdict;
+use crate::fiber::stack::{CLASSES, Stack};
+
+impl Worker {
+    /// Tries again for those that found no stack, with what this worker can spare for others.
+    #[cold]
+    pub(super) fn feed_starved(&self) {
+        // SAFETY: I1, I2.
+        unsafe { (*self.stacks.get()).share(0) };
+        self.group().note_spared(self.index);
+        (0..CLASSES).for_each(|class| while self.group().has_starved() && self.feed_one(class) {});
+        self.groups.pass_stacks_on(self.group());
+    }
+
+    /// Whether this worker has yet to see what it can spare for starved fibers.
+    #[inline]
+    pub(super) fn owes_stacks(&self) -> bool {
+        self.groups.has_starved() && self.group().owes_stacks(self.index)
+    }
+
+    /// Starts a fiber that found no stack of this size; `false` if there is none, or still no stack.
+    pub(super) fn feed_one(&self, class: usize) -> bool {
+        // SAFETY: popped, so it is ours.
+        let Some(control) = (unsafe { self.group().pop_starved(class).as_ref() }) else { return false };
+        // SAFETY: I1, I2; and the fiber is in no list.
+        unsafe {
+            let Ok(stack) = (*self.stacks.get()).take(control.class()) else {
+                self.group().starve_again(control);
+                return false;
+            };
+            self.groups.fed(self.group());
+            self.judge(control);
+            self.settle(control, stack);
+            self.ready.push(ptr::from_ref(control).cast_mut());
+        }
+        true
+    }
+
+    /// Ends the oldest fiber that found no stack, on a stack of the reserve; `false` if there is no such fiber, or no such stack.
+    #[cold]
+    pub(super) fn refuse_starved(&self) -> bool {
+        let Some(stack) = self.group().take_reserve() else { return false };
+        // SAFETY: popped, so it is ours.
+        let Some(control) = (0..CLASSES).find_map(|class| unsafe { self.group().pop_starved(class).as_ref() }) else {
+            self.group().give_reserve(stack).expect("a stack of the reserve");
+            return false;
+        };
+        control.condemn(if self.group().is_stopping() { Verdict::ShutDownInReserve } else { Verdict::NoStack });
+        // Its stack is this group's, and must come back here.
+        control.set_pinned();
+        self.groups.fed(self.group());
+        self.settle(control, stack);
+        // SAFETY: it is started now, and in no list.
+        unsafe { self.ready.push(ptr::from_ref(control).cast_mut()) };
+        true
+    }
+
+    /// Whether fibers starve and nothing that could give them a stack can run: then the oldest has been readied to be ended.
+    pub(super) fn must_refuse(&self) -> bool {
+        if !self.groups.starves_for_good() || !self.groups.all_rest_for_good() {
+            return false;
+        }
+        if !self.group().has_starved() {
+            self.groups.pass_stacks_on(self.group());
+            return false;
+        }
+        // Once more: a stack may have been handed out while another worker held the fiber that it would have served.
+        self.feed_starved();
+        !self.ready.is_empty() || self.refuse_starved()
+    }
+
+    #[cold]
+    pub(super) fn give_left(&self, stack: Stack) {
+        if let Err(own) = self.group().give_reserve(stack) {
+            // SAFETY: I1, I2.
+            unsafe { (*self.stacks.get()).give(own) };
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Fibers that may move: where they wait for a worker, and how they leave the one they were on.
+//!
+//! One that leaves goes to the loop, which gives it away only then: nobody runs it before its registers are saved (law F3).
+
+use std::ptr;
+
+use super::{Worker, here};
+use crate::base::atomic::{AcqRel, Acquire, Relaxed, SeqCst, fence};
+use crate::fiber::Control;
+use crate::sched::group::{Seat, add};
+use crate::sched::settings::Queue;
+
+/// Fibers woken last that run first, in a row. Arbitrary: a pair that talks stays together, and others wait for a few microseconds at most.
+const NEXT_RUNS: u32 = 32;
+
+impl Worker {
+    /// The fiber that was woken last on this worker and may move: its data is warm here. After some of them in a row the next one queues up like all others.
+    pub(super) fn take_woken_last(&self) -> *const Control {
+        if self.seat.next.load(Relaxed).is_null() {
+            self.next_runs.set(0);
+            return ptr::null();
+        }
+        // Acquire: meets the Release in `take_in`; though that was this thread, a thief may have had it meanwhile.
+        let control = self.seat.next.swap(ptr::null_mut(), Acquire);
+        let runs = self.next_runs.get() + 1;
+        if control.is_null() || runs <= NEXT_RUNS {
+            self.next_runs.set(runs);
+            return control;
+        }
+        self.next_runs.set(0);
+        // SAFETY: F1 - taken out, so it is ours.
+        unsafe { self.push_moving(control) };
+        ptr::null()
+    }
+
+    /// Takes a ready fiber of this group in that may move. By a fiber of this worker, or its loop.
+    ///
+    /// # Safety
+    /// The fiber is the caller's, has left its stack, and is of this group.
+    pub(super) unsafe fn take_in(&self, control: *const Control) {
+        let settings = &self.group().settings;
+        // SAFETY: the caller's promise.
+        unsafe {
+            if settings.shakes && self.shake(control) {
+                return;
+            }
+            if settings.queue == Queue::Shared || (*control).is_pinned() {
+                let queued = self.group().push(control, false);
+                assert!(queued, "this worker is there");
+            } else if self.current.get().is_null() {
+                self.push_moving(control);
+            } else {
+                // Release: meets the Acquire of who takes it. Nobody is woken to take it: this worker is about to.
+                let before = self.seat.next.swap(control.cast_mut(), AcqRel);
+                if !before.is_null() {
+                    self.push_moving(before);
+                }
+                self.call_watcher();
+            }
+        }
+    }
+
+    /// Queues a ready fiber that may move at this worker, and wakes another one for it if this one has others to run.
+    ///
+    /// # Safety
+    /// The fiber is the caller's, has left its stack, and is of this group.
+    pub(super) unsafe fn push_moving(&self, control: *const Control) {
+        let has_others = self.seat.moving.len() != 0 || self.runs_another_first();
+        // SAFETY: the caller's promise.
+        unsafe { self.put_moving(control) };
+        if has_others {
+            self.announce(1);
+        } else {
+            self.unannounced.set(true);
+        }
+    }
+
+    /// As `push_moving`, and wakes nobody.
+    ///
+    /// # Safety
+    /// As `push_moving`.
+    pub(super) unsafe fn put_moving(&self, control: *const Control) {
+        if !self.seat.moving.push(control.cast_mut()) {
+            self.spill(&self.seat.moving, false);
+            let pushed = self.seat.moving.push(control.cast_mut());
+            debug_assert!(pushed, "no room after half of them were moved");
+        }
+    }
+
+    /// Whether this worker runs another fiber before it comes to one that is queued now.
+    pub(super) fn runs_another_first(&self) -> bool {
+        !self.current.get().is_null() || !self.urgent.get().is_null() || !self.ready.is_empty()
+    }
+
+    /// Gives a fiber that may move to the next worker, if there is one: it is to show at once whether it bears that.
+    ///
+    /// # Safety
+    /// The fiber is the caller's, has left its stack, is of this group and not bound.
+    pub(super) unsafe fn shake(&self, control: *const Control) -> bool {
+        let seats = self.group().seats();
+        if seats.len() < 2 || self.group().is_stopping() {
+            return false;
+        }
+        let to = seats[(self.index + 1) % seats.len()];
+        // SAFETY: the caller's promise; its new home is where it is delivered to.
+        unsafe {
+            (*control).move_to(ptr::from_ref(to).cast());
+            to.deliver(control);
+        }
+        true
+    }
+
+    /// A fiber that may move, was woken last on a worker of this group and has not been run there: that is stuck in another one. The worker, the fiber, and how many switches
+    /// that worker had counted.
+    pub(super) fn stuck(&self) -> Option<(&'static Seat, *mut Control, u64)> {
+        if self.groups.movers() == 0 {
+            return None;
+        }
+        let others = self.group().seats().iter().filter(|seat| !ptr::eq(**seat, self.seat));
+        others.map(|&seat| (seat, seat.next.load(Relaxed), seat.counters.switches.load(Relaxed))).find(|(_, control, _)| !control.is_null())
+    }
+
+    /// Takes the fiber that was found stuck before, if it still is: the last that a thief takes.
+    pub(super) fn take_stuck(&self, (seat, control, switches): (&'static Seat, *mut Control, u64)) -> bool {
+        // Acquire: meets the Release in `take_in`.
+        if seat.counters.switches.load(Relaxed) != switches
+            || seat.next.compare_exchange(control, ptr::null_mut(), Acquire, Relaxed).is_err()
+        {
+            return false;
+        }
+        add(&self.seat.counters.steals, 1);
+        let pushed = self.seat.moving.push(control);
+        assert!(pushed, "an idle worker has nothing of its own");
+        true
+    }
+
+    /// Leaves `me`, which may move, for the loop: only once it has left its stack may another worker have it (F3). `ready` if it yields.
+    ///
+    /// # Safety
+    /// As `leave`.
+    pub(super) unsafe fn leave_moving(&self, me: &Control, ready: bool) {
+        self.left.set(me);
+        self.left_ready.set(ready);
+        // A fiber that unwinds stays: std counts panics by thread.
+        let was_bound = std::thread::panicking().then(|| me.set_bound(true));
+        // SAFETY: the caller's promise.
+        unsafe { self.go(me, self.back_to_loop()) };
+        if let Some(was_bound) = was_bound {
+            me.set_bound(was_bound);
+        }
+    }
+
+    /// A fiber that may move has come back to the loop, and left its stack: if it is ready, or has been called, others may have it from now on.
+    pub(super) fn see_to_left(&self) {
+        let control = self.left.replace(ptr::null());
+        // SAFETY: F1 - a fiber that has just left is its worker's, until `leave` says that its waker has it.
+        unsafe {
+            if self.left_ready.replace(false) {
+                self.queue_again(control);
+            } else if (*control).state.leave() {
+                find_place(control);
+            }
+        }
+    }
+
+    /// Queues a fiber that may move and has yielded, behind all others.
+    ///
+    /// # Safety
+    /// The fiber is the caller's, and has left its stack.
+    pub(super) unsafe fn queue_again(&self, control: *const Control) {
+        let settings = &self.group().settings;
+        // SAFETY: the caller's promise.
+        unsafe {
+            if (*control).is_bound() {
+                self.ready.push(control.cast_mut());
+            } else if settings.shakes && self.shake(control) {
+                // It is another worker's now.
+            } else if settings.queue == Queue::Stealing && !(*control).is_pinned() {
+                // There is not more to do than before, but for a fiber that runs first and was not there.
+                let alone = self.seat.moving.len() == 0;
+                self.put_moving(control);
+                self.tell_if_left(alone);
+            } else {
+                // Nobody is woken for it if this worker looks there next.
+                self.others_due.set(true);
+                let alone = self.group().queued() == 0;
+                let queued = self.group().put(control);
+                assert!(queued, "this worker is there");
+                self.tell_if_left(alone);
+            }
+        }
+    }
+
+    /// Sees to it that somebody looks, in a while, whether the fiber that was woken last here has been run: the one that runs now may compute for long, or block its thread.
+    pub(super) fn call_watcher(&self) {
+        let group = self.group();
+        // SeqCst: meets the fence in `Idle::enter_sleep`. Either this sees who sleeps, or that one sees the fiber and sleeps for a while only.
+        fence(SeqCst);
+        if group.watchers.load(Relaxed) == 0 && !group.idle.sleeping().is_empty() && group.idle.spinning().is_empty() {
+            group.pass_errand();
+        }
+    }
+
+    /// A fiber that may move was queued again: others are told if this worker runs another first, now or, if it is `alone` in its queue, in the end.
+    pub(super) fn tell_if_left(&self, alone: bool) {
+        if self.runs_another_first() {
+            self.announce(1);
+        } else if alone {
+            self.unannounced.set(true);
+        }
+    }
+
+    /// Wakes another worker for a fiber that may move, if this one was about to take it and runs another first.
+    #[inline]
+    pub(super) fn announce_left(&self) {
+        if self.unannounced.replace(false) && (self.seat.moving.len() != 0 || self.group().queued() != 0) {
+            self.announce(1);
+        }
+    }
+}
+
+/// Puts a ready fiber that may move where a worker finds it.
+///
+/// # Safety
+/// The fiber is the caller's, and has left its stack.
+pub(super) unsafe fn find_place(control: *const Control) {
+    // SAFETY: the caller's promise; seats are never freed, and a group lives while any of its fibers does.
+    unsafe {
+        let home = (*control).home().cast::<Seat>();
+        let group = &*(*home).group();
+        match here() {
+            Some(worker) if (*control).is_bound() && ptr::eq(worker.seat(), home) => worker.ready.push(control.cast_mut()),
+            _ if (*control).is_bound() => (*home).deliver(control),
+            Some(worker) if ptr::eq(worker.group(), group) => worker.take_in(control),
+            _ => {
+                // Until the push is over: the fiber may have ended by then, and its runtime with it.
+                let _kept = group.groups();
+                let queued = group.push(control, false);
+                assert!(queued, "no worker leaves before the last fiber that may move");
+            }
+        }
+    }
+}

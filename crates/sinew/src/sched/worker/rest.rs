@@ -1,0 +1,254 @@
+//! A worker with nothing to do: it polls while that pays, then sleeps, and learns from both.
+
+use super::{SPIN_PAUSES, Worker, passed};
+use crate::base::atomic::{Relaxed, spin_loop};
+use crate::event::source::SOURCE_GAP_NS;
+use crate::fiber::stack;
+use crate::os::{clock, futex};
+use crate::sched::group::{Rest, add};
+use crate::sched::settings::Spin;
+use crate::sched::slot::ASLEEP;
+
+const WAKE_COST_MIN_NS: u64 = 5_000;
+const WAKE_COST_MAX_NS: u64 = 50_000;
+/// A poll shorter than this is none.
+const SPIN_LEAST_NS: u64 = 2_000;
+/// Looks of a worker that expects mail, and pauses before each: about a microsecond.
+const MAIL_LOOKS: u32 = 24;
+const MAIL_PAUSES: u32 = 2;
+/// How long it polls without a system call.
+const SPIN_ALONE_NS: u64 = 2_000;
+/// A worker with many deadlines gets up for them at most once in so long: where they are dense, several are due by then. 100,000 sleeps of up to a second on 2 workers: some
+/// 100,000 futex waits without, 16,000 with.
+const ALARM_GAP_NS: u64 = 120_000;
+/// Deadlines up to which each is met exactly. Arbitrary: with so few, a fiber that sleeps again and again for less than the gap is the rule, and sleeps that happen to be dense are rare.
+const ALARM_FEW: usize = 64;
+/// Stacks that nobody has used for so long give their pages back.
+const TRIM_PERIOD_NS: u64 = 1_000_000_000;
+/// Warm stacks per size that an idle worker keeps.
+const STACKS_KEPT: usize = 8;
+/// How long the fiber that was woken last may wait for a worker that runs another before an idle one takes it. Arbitrary: so seldom that a pair that talks all day costs its watcher nothing to speak of.
+const WATCH_NS: u64 = 1_000_000;
+
+impl Worker {
+    /// Has nothing to do: polls for a while, if few others do, then sleeps.
+    pub(super) fn rest(&self) {
+        self.seat().counters.ready.store(0, Relaxed);
+        self.rested.set(true);
+        // Not with an errand to do: a poll would end at once, and nobody would do it.
+        let may_spin = self.spin_limit_ns() != 0 && !self.deferred.get() && !self.source_calls() && !self.group().has_errands();
+        if may_spin && self.mail_pays.get() && self.await_mail() {
+            return;
+        }
+        if may_spin {
+            let stuck = self.stuck();
+            if self.spin() || stuck.is_some_and(|stuck| self.take_stuck(stuck)) {
+                return;
+            }
+        }
+        if !self.group().settings.victims.is_empty() && self.steal_abroad() {
+            return;
+        }
+        self.sleep();
+    }
+
+    /// Polls for a moment before it counts as one who polls: a fiber here and one elsewhere that talk would else fight for the group's masks with every word.
+    pub(super) fn await_mail(&self) -> bool {
+        let came = (0..MAIL_LOOKS).any(|_| {
+            (0..MAIL_PAUSES).for_each(|_| spin_loop());
+            self.has_work()
+        });
+        self.mail_pays.set(came);
+        came
+    }
+
+    /// Polls; `true` if there is something to do.
+    pub(super) fn spin(&self) -> bool {
+        let idle = &self.group().idle;
+        if !idle.begin_spin(self.index) {
+            return false;
+        }
+        let found = self.poll();
+        self.mail_pays.set(self.seat.has_mail());
+        let claimed = idle.end_spin(self.index);
+        self.must_take.set(claimed);
+        if found && !idle.spinning().is_empty() {
+            idle.leave_pending();
+        }
+        let pays = found || claimed;
+        self.spin_ns.set(if pays { self.wake_cost_ns.get() } else { less_spin_ns(self.spin_ns.get()) });
+        pays
+    }
+
+    /// How long it may poll now; 0 is not at all.
+    pub(super) fn spin_limit_ns(&self) -> u64 {
+        match self.group().settings.spin {
+            Spin::Never => 0,
+            Spin::Fixed(duration) => u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
+            Spin::Adaptive => self.spin_ns.get(),
+        }
+    }
+
+    pub(super) fn poll(&self) -> bool {
+        // SAFETY: I1, I2.
+        let wake_ns = unsafe { (*self.timers.get()).next_ns() };
+        let begun_ns = clock::now_ns();
+        let end_ns = begun_ns.saturating_add(self.spin_limit_ns());
+        self.seat.counters.idle_since_ns.store(begun_ns, Relaxed);
+        let (mut now_ns, mut look_ns) = (begun_ns, begun_ns + SOURCE_GAP_NS);
+        let found = loop {
+            if self.has_work() || self.source_calls() {
+                break true;
+            }
+            self.group().replace_spinner();
+            now_ns = clock::now_ns();
+            if now_ns >= look_ns {
+                self.ask_epoll();
+                look_ns = now_ns + SOURCE_GAP_NS;
+            }
+            if now_ns >= wake_ns || now_ns >= end_ns {
+                break now_ns >= wake_ns;
+            }
+            if now_ns - begun_ns < SPIN_ALONE_NS {
+                (0..SPIN_PAUSES).for_each(|_| spin_loop());
+            } else {
+                // Whoever is to make something ready may be waiting for this very core.
+                std::thread::yield_now();
+            }
+        };
+        self.seat.counters.idle_since_ns.store(0, Relaxed);
+        add(&self.seat.counters.spun_ns, now_ns - begun_ns);
+        found
+    }
+
+    /// Sleeps until there is something to do; or finds that there is, and does not.
+    pub(super) fn sleep(&self) {
+        // SAFETY: I1, I2.
+        let (wake_ns, armed) = unsafe { ((*self.timers.get()).next_ns(), (*self.timers.get()).armed()) };
+        let at_source = self.source_waits.get() != 0;
+        let for_good = wake_ns == u64::MAX && !at_source;
+        let sleep_ns = alarm_at(wake_ns, armed, self.alarm_ns.get()).min(self.trim_when_due());
+        self.seat().set_rest(Rest { for_good, at_source });
+        self.seat().slot.lie_down();
+        self.group().idle.enter_sleep(self.index);
+        let mut suspect = None;
+        if !self.has_work() && !self.must_refuse() {
+            add(&self.seat().counters.sleeps, 1);
+            let begun_ns = clock::now_ns();
+            // After the fence in `enter_sleep`, see `call_watcher`.
+            suspect = self.stuck();
+            let sleep_ns = self.begin_watch(suspect.is_some(), begun_ns, sleep_ns);
+            self.seat.counters.idle_since_ns.store(begun_ns, Relaxed);
+            if at_source {
+                self.sleep_at_source(sleep_ns);
+            } else {
+                while self.seat().slot.is_asleep() && !passed(sleep_ns) {
+                    futex::wait(self.seat().slot.word(), ASLEEP, sleep_ns);
+                }
+            }
+            let now_ns = clock::now_ns();
+            self.seat.counters.idle_since_ns.store(0, Relaxed);
+            add(&self.seat.counters.slept_ns, now_ns - begun_ns);
+            self.learn_from_sleep(begun_ns, now_ns, at_source);
+            if now_ns >= wake_ns {
+                self.alarm_ns.set(now_ns);
+            }
+        }
+        self.seat().slot.get_up();
+        self.must_take.set(self.group().idle.leave_sleep(self.index));
+        self.deferred.set(false);
+        self.starts.set(0);
+        if let Some(suspect) = suspect {
+            self.group().watchers.fetch_sub(1, Relaxed);
+            self.take_stuck(suspect);
+        }
+    }
+
+    /// Sees what the wake from a sleep cost, and whether to poll would have been better.
+    pub(super) fn learn_from_sleep(&self, begun_ns: u64, now_ns: u64, at_source: bool) {
+        if let Some(cost_ns) = self.seat.wake_cost_ns(begun_ns, now_ns) {
+            self.seat.counters.wake_cost.record(cost_ns);
+            // By an eighth each time: one wake that met a busy machine says little.
+            let before_ns = self.wake_cost_ns.get();
+            self.wake_cost_ns.set(((before_ns * 7 + cost_ns) / 8).clamp(WAKE_COST_MIN_NS, WAKE_COST_MAX_NS));
+        }
+        // To poll memory brings no I/O.
+        let brought_io = at_source && self.seat.slot.is_asleep();
+        if !brought_io && now_ns - begun_ns < 2 * self.wake_cost_ns.get() {
+            self.spin_ns.set(self.wake_cost_ns.get());
+        }
+    }
+
+    /// Sleeps where I/O ends the sleep too. For whatever reason it ends: the loop looks at everything.
+    pub(super) fn sleep_at_source(&self, sleep_ns: u64) {
+        // SAFETY: I1, I2 - it runs no user code.
+        unsafe { (*self.source.get()).as_mut().expect("fibers wait at it").sleep(sleep_ns) };
+    }
+
+    /// What an idle worker must not oversleep. The fences in `lie_down` and `enter_sleep` make these relaxed looks enough.
+    pub(super) fn has_work(&self) -> bool {
+        let group = self.group();
+        self.seat().has_mail()
+            || (group.has_work() && !(self.deferred.get() && group.idle.is_somebody_coming()))
+            || group.has_errands()
+            || self.owes_stacks()
+            || (group.is_stopping() && (!self.wound_up.get() || (self.settled.get() == 0 && self.groups.movers() == 0)))
+    }
+
+    /// Gives idle stacks' pages back if it is time; says when to come again. By a worker with nothing to do.
+    pub(super) fn trim_when_due(&self) -> u64 {
+        // SAFETY: I1, I2.
+        let stacks = unsafe { &mut *self.stacks.get() };
+        if stack::depot().dirty() == 0 && stacks.idle() <= STACKS_KEPT {
+            self.trim_ns.set(u64::MAX);
+        } else if self.trim_ns.get() == u64::MAX {
+            self.trim_ns.set(clock::now_ns() + TRIM_PERIOD_NS);
+        } else if passed(self.trim_ns.get()) {
+            stacks.share(STACKS_KEPT);
+            self.trim_ns.set(stack::depot().trim_unused(clock::now_ns(), TRIM_PERIOD_NS));
+        }
+        self.trim_ns.get()
+    }
+
+    /// Whether its fibers have asked for what the kernel does not know of yet, or has done already.
+    pub(super) fn source_calls(&self) -> bool {
+        // SAFETY: I1, I2.
+        self.source_waits.get() != 0
+            && unsafe { (*self.source.get()).as_ref().is_some_and(|source| source.unsent() != 0 || source.has_found()) }
+    }
+
+    /// Until when a worker sleeps that may have to take a fiber from the slot of one that is stuck.
+    pub(super) fn begin_watch(&self, watches: bool, now_ns: u64, sleep_ns: u64) -> u64 {
+        if !watches {
+            return sleep_ns;
+        }
+        self.group().watchers.fetch_add(1, Relaxed);
+        sleep_ns.min(now_ns + WATCH_NS)
+    }
+}
+
+/// When a worker gets up for the next of its `armed` deadlines, having done so `before_ns`.
+fn alarm_at(wake_ns: u64, armed: usize, before_ns: u64) -> u64 {
+    if armed <= ALARM_FEW { wake_ns } else { wake_ns.max(before_ns + ALARM_GAP_NS) }
+}
+
+/// How long to poll after a poll of `spin_ns` was in vain.
+fn less_spin_ns(spin_ns: u64) -> u64 {
+    let half_ns = spin_ns / 2;
+    if half_ns < SPIN_LEAST_NS { 0 } else { half_ns }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_deadlines_are_met_exactly_and_dense_ones_together() {
+        let (wake_ns, before_ns) = (1_000_020_000, 1_000_000_000);
+        assert_eq!(alarm_at(wake_ns, 1, before_ns), wake_ns);
+        assert_eq!(alarm_at(wake_ns, ALARM_FEW, before_ns), wake_ns);
+        assert_eq!(alarm_at(wake_ns, ALARM_FEW + 1, before_ns), before_ns + ALARM_GAP_NS);
+        assert_eq!(alarm_at(wake_ns + ALARM_GAP_NS, 100_000, before_ns), wake_ns + ALARM_GAP_NS);
+        assert_eq!(alarm_at(u64::MAX, 0, before_ns), u64::MAX);
+    }
+}

@@ -11,7 +11,7 @@ use crate::fiber::stack::Class;
 pub enum Queue {
     /// One queue for the whole group, first come, first served: the order is fair over all workers, and every spawn and every start takes the queue's lock.
     Shared,
-    /// A queue for each worker, from which idle workers steal half: spawns and wakes stay on their worker while that is not idle, and need no lock. The default.
+    /// A queue for each worker, from which idle workers steal: spawns and wakes stay on their worker while that is not idle, and need no lock. The default.
     #[default]
     Stealing,
 }

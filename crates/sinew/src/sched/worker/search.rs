@@ -212,7 +212,7 @@ impl Worker {
         self.announce(count);
     }
 
-    /// Steals from the others of this group, beginning anywhere: half of what one of them has.
+    /// Steals from the others of this group, beginning anywhere: the oldest child of one of them, or half of its fibers that may move.
     pub(super) fn steal(&self) -> *const Control {
         let seats = self.group().seats();
         if seats.len() < 2 {
@@ -220,7 +220,7 @@ impl Worker {
         }
         add(&self.seat.counters.thefts, 1);
         for victim in self.victims(seats.len()) {
-            let mut control = self.rob(&seats[victim].children, &self.seat.children);
+            let mut control = self.rob_children(&seats[victim].children);
             if control.is_null() {
                 control = self.rob(&seats[victim].moving, &self.seat.moving);
             }
@@ -248,6 +248,12 @@ impl Worker {
         dice ^= dice << 5;
         self.dice.set(dice);
         dice
+    }
+
+    /// Takes a victim's oldest child, and more where what has begun may still move. A fiber that settles is taken alone: neighbours often do the same work, and half of them in a row would put
+    /// that on one worker for life.
+    fn rob_children(&self, from: &Deque<Control, CHILDREN_MAX>) -> *const Control {
+        if self.group().settings.migrates { self.rob(from, &self.seat.children) } else { steal_one(from) }
     }
 
     /// Takes the oldest fiber of a victim's deque, and of the rest so many that both have as much; null if it has none.

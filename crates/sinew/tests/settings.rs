@@ -285,6 +285,8 @@ fn a_bad_variable_is_refused_by_name_with_what_is_allowed() {
         ("SINEW_WORKERS_MIN", &["0", "4097", "few", ""][..], "a whole number from 1 to 4096"),
         ("SINEW_GROUP_SIZE", &["0", "65", "-1"], "a whole number from 1 to 64"),
         ("SINEW_BACKGROUND", &["64", "one"], "a whole number from 0 to 63"),
+        ("SINEW_BLOCKING_IDLE", &["-1", "1s", "86400001"], "a whole number of milliseconds from 0 to 86400000"),
+        ("SINEW_DEADLOCK_WATCH", &["0", "ever"], "a whole number of milliseconds from 1 to 86400000"),
         ("SINEW_STEAL_RATIO", &["1048577", "never"], "a whole number from 0 to 1048576"),
         ("SINEW_STEAL_RATIO_ACROSS_NODES", &["-1"], "a whole number from 0 to 1048576"),
         ("SINEW_PROFILE", &["Io", "io_heavy", ""], "compute-heavy, compute, neutral, io, io-heavy or custom"),

@@ -32,11 +32,13 @@ const ALL_WORKERS_MAX: usize = GROUPS_MAX * WORKERS_MAX;
 /// Idle passes between two thefts from a group of the same node. flare's number.
 const STEAL_RATIO: usize = 16;
 const STEAL_RATIO_MAX: usize = 1 << 20;
+/// A day: the longest time that the environment can ask for.
+const DURATION_MAX_MS: u64 = 86_400_000;
 
 /// A description of a runtime.
 ///
 /// Whatever it does not say, an environment variable may: `SINEW_WORKERS`, `SINEW_WORKERS_MIN`, `SINEW_PROFILE`, `SINEW_GROUP_SIZE`, `SINEW_BACKGROUND`, `SINEW_QUEUE`, `SINEW_POLICY`,
-/// `SINEW_SPIN`, `SINEW_STEAL_RATIO`, `SINEW_STEAL_RATIO_ACROSS_NODES`, `SINEW_CPUS`, `SINEW_CPUS_FORBIDDEN`, `SINEW_ONE_CPU_PER_WORKER`, `SINEW_STACK`, `SINEW_BLOCKING`, `SINEW_IO`. A
+/// `SINEW_SPIN`, `SINEW_STEAL_RATIO`, `SINEW_STEAL_RATIO_ACROSS_NODES`, `SINEW_CPUS`, `SINEW_CPUS_FORBIDDEN`, `SINEW_ONE_CPU_PER_WORKER`, `SINEW_STACK`, `SINEW_BLOCKING`, `SINEW_BLOCKING_IDLE`, `SINEW_DEADLOCK_WATCH`, `SINEW_IO`; `SINEW_SHAKE`, `SINEW_SCHEDTRACE` and `SINEW_AUDIT` look for faults. A
 /// value that cannot be used is an error of [`build`](Self::build), which names the variable, the value, and what is allowed.
 #[derive(Debug, Default, Clone)]
 #[must_use = "a builder does nothing until it builds"]
@@ -239,7 +241,8 @@ impl RuntimeBuilder {
         let pool = self.blocking_pool()?;
         let trace = metrics::trace_period()?;
         let io = self.io_asked()?;
-        if self.deadlock_watch == Some(Duration::ZERO) {
+        let deadlock_watch = duration(self.deadlock_watch, "SINEW_DEADLOCK_WATCH", 1)?;
+        if deadlock_watch == Some(Duration::ZERO) {
             return Err(invalid(
                 "RuntimeBuilder::deadlock_watch(0) is refused: it must be the time after which a standstill is reported, as in 10 seconds"
                     .into(),
@@ -261,7 +264,7 @@ impl RuntimeBuilder {
         if let Some(period) = trace {
             metrics::start_trace(runtime.groups(), period)?;
         }
-        if let Some(period) = self.deadlock_watch {
+        if let Some(period) = deadlock_watch {
             report::watch_for_deadlock(runtime.groups(), period)?;
         }
         Ok(runtime)
@@ -387,7 +390,8 @@ impl RuntimeBuilder {
 
     fn blocking_pool(&self) -> io::Result<Pool> {
         let threads = number(self.blocking_threads, "blocking_threads", "SINEW_BLOCKING", 1..=blocking::THREADS_MAX)?;
-        let idle_ns = self.blocking_idle.map_or(blocking::IDLE_NS, |idle| u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX));
+        let idle = duration(self.blocking_idle, "SINEW_BLOCKING_IDLE", 0)?;
+        let idle_ns = idle.map_or(blocking::IDLE_NS, |idle| u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX));
         Ok(Pool::new(threads.unwrap_or(blocking::THREADS_DEFAULT), idle_ns))
     }
 
@@ -438,6 +442,17 @@ fn number(said: Option<usize>, option: &str, variable: &str, allowed: RangeInclu
         Some(n) => Err(invalid(format!("RuntimeBuilder::{option}({n}) is refused: it must be {text}"))),
         None => environment(variable, &text, |value| value.parse().ok().filter(|n| allowed.contains(n))),
     }
+}
+
+/// A time that the builder says, or else the environment in milliseconds.
+fn duration(said: Option<Duration>, variable: &str, least_ms: u64) -> io::Result<Option<Duration>> {
+    if said.is_some() {
+        return Ok(said);
+    }
+    let allowed = least_ms..=DURATION_MAX_MS;
+    let text = format!("a whole number of milliseconds from {least_ms} to {DURATION_MAX_MS}");
+    let asked = environment(variable, &text, |value| value.parse().ok().filter(|ms| allowed.contains(ms)))?;
+    Ok(asked.map(Duration::from_millis))
 }
 
 /// A choice that the builder makes, or else the environment by one of these names.

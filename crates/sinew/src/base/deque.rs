@@ -1,4 +1,4 @@
-//! A worker's unstarted children: it takes the newest, other workers steal the oldest.
+//! A worker's unstarted children: it takes the newest, other workers steal the oldest. Also its ready fibers that may move: there it takes the oldest itself, as a thief does.
 //!
 //! Newest first keeps fork-join trees small (depth, not breadth, is alive at once); stealing the oldest takes the largest subtrees away. The
 //! algorithm is Chase and Lev's with the fences of Lê, Pop, Cohen and Zappa Nardelli (PPoPP 2013). The ring is fixed: a push that finds it full gives

@@ -6,7 +6,7 @@
 //!
 //! # Picture
 //! ```text
-//!   loop:   mail -> I/O -> timers -> [every other turn: group, oldest child] -> ready -> newest child -> group -> steal -> spin -> sleep
+//!   loop:   mail -> I/O -> timers -> [at times: group, oldest child] -> own: woken last, ready, moving -> newest child -> group -> steal -> spin -> other groups -> sleep
 //!             |                                                            |
 //!             |  enter                                                     v
 //!             +------------------------------------------------------->  fiber -> fiber -> fiber

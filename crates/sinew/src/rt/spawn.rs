@@ -531,7 +531,7 @@ where
 ///
 /// # Examples
 /// ```
-/// let quiet = |i| sinew::Builder::new().quiet().spawn(move || i * i).unwrap();
+/// let quiet = |i: u32| sinew::Builder::new().quiet().spawn(move || i * i).unwrap();
 /// let squares: Vec<_> = (0..10).map(quiet).collect();
 /// sinew::flush();
 /// assert_eq!(squares.into_iter().map(|s| s.join().unwrap()).sum::<u32>(), 285);

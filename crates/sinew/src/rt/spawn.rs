@@ -695,7 +695,7 @@ impl Builder {
         self
     }
 
-    /// Queues it without waking anybody: who spawns many calls [`flush`](crate::flush) once, after the last. Workers that are awake may run it before; nobody else has to.
+    /// Queues it without waking anybody: who spawns many calls [`flush`] once, after the last. Workers that are awake may run it before; nobody else has to.
     pub fn quiet(mut self) -> Self {
         self.quiet = true;
         self

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -558,5 +559,56 @@ fn work_that_all_starts_on_one_worker_is_shared() {
             });
             assert_eq!(begun.load(SeqCst), 2, "{kind:?}");
         }
+    });
+}
+
+/// Fibers that settle on both workers and are always ready, until `stop` is set: no worker is ever idle.
+fn keep_both_busy(stop: &Arc<AtomicBool>) -> Vec<JoinHandle<()>> {
+    let at = Arc::new(Mutex::new(HashSet::new()));
+    let mut busy = Vec::new();
+    while at.lock().unwrap().len() < 2 {
+        let (stop, at) = (stop.clone(), at.clone());
+        busy.push(sinew::spawn(move || {
+            at.lock().unwrap().insert(std::thread::current().id());
+            until(|| stop.load(SeqCst));
+        }));
+        sinew::yield_now();
+    }
+    busy
+}
+
+#[test]
+fn busy_workers_run_what_one_that_is_held_does_not_come_to() {
+    with_all(2, |rt, _| {
+        rt.run(|| {
+            let stop = Arc::new(AtomicBool::new(false));
+            let busy = keep_both_busy(&stop);
+            let (parked, went_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            let goes_on = || {
+                let went_on = went_on.clone();
+                move || _ = went_on.fetch_add(1, SeqCst)
+            };
+            let movers: Vec<_> = (0..2)
+                .map(|_| {
+                    let (parked, go_on) = (parked.clone(), goes_on());
+                    let waits = move || {
+                        parked.fetch_add(1, SeqCst);
+                        sinew::park();
+                        go_on();
+                    };
+                    // SAFETY: it keeps nothing of a thread across a suspension.
+                    unsafe { Builder::new().spawn_migratable(waits) }.unwrap()
+                })
+                .collect();
+            until(|| parked.load(SeqCst) == 2);
+            // From here on this fiber holds its worker: one mover is in that one's slot, the other and the children are in its deques, if it has any.
+            movers.iter().for_each(|mover| mover.fiber().unpark());
+            let children: Vec<_> = (0..3).map(|_| sinew::spawn(goes_on())).collect();
+            poll_until("another worker to run them", || went_on.load(SeqCst) == 5);
+            stop.store(true, SeqCst);
+            join_all(movers);
+            join_all(children);
+            join_all(busy);
+        });
     });
 }

@@ -518,7 +518,7 @@ where
         }
     }
     group.spawned_outside.fetch_add(handles.len() as u64, Relaxed);
-    if !batch.is_empty() && !group.push_all(&batch) {
+    if !batch.is_empty() && !group.push_all(&batch, false) {
         refuse_batch::<F>(&batch, shut_down());
     }
     handles

@@ -468,30 +468,19 @@ impl Group {
         let one = List::new();
         // SAFETY: the caller's promise.
         unsafe { one.push(control.cast_mut()) };
-        if quiet { self.push_quietly(&one) } else { self.push_all(&one) }
+        self.push_all(&one, quiet)
     }
 
-    /// Queues fibers, in order, by one claim of the queue, and wakes workers for them by one call; `false`, with `fibers` as it was,
-    /// if no worker is left (I2). All of them are pinned, or none is.
+    /// Queues fibers, in order, by one claim of the queue, and wakes workers for them by one call, or, if that is to be `quiet`, nobody before [`flush`](Self::flush); `false`, with
+    /// `fibers` as it was, if no worker is left (I2). All of them are pinned, or none is.
     #[must_use]
-    pub(crate) fn push_all(&self, fibers: &List<Control>) -> bool {
-        let count = fibers.len();
-        if !self.queue_all(fibers) {
-            return false;
-        }
-        if !self.announce(count) {
-            self.unserved.fetch_add(1, Relaxed);
-        }
-        true
-    }
-
-    /// As `push_all`, but wakes nobody before [`flush`](Self::flush).
-    #[must_use]
-    pub(crate) fn push_quietly(&self, fibers: &List<Control>) -> bool {
+    pub(crate) fn push_all(&self, fibers: &List<Control>, quiet: bool) -> bool {
         let count = fibers.len();
         let queued = self.queue_all(fibers);
-        if queued {
-            self.note_quiet(count);
+        match (queued, quiet) {
+            (false, _) => {}
+            (true, true) => self.note_quiet(count),
+            (true, false) => self.tell(count),
         }
         queued
     }
@@ -528,8 +517,15 @@ impl Group {
 
     /// Wakes workers for what was queued quietly.
     pub(crate) fn flush(&self) {
-        let count = self.quiet.swap(0, Relaxed);
-        if count != 0 && !self.announce(count) {
+        match self.quiet.swap(0, Relaxed) {
+            0 => {}
+            count => self.tell(count),
+        }
+    }
+
+    /// Announces by whoever may be no worker of this group, so that the group counts whether nobody comes.
+    fn tell(&self, count: usize) {
+        if !self.announce(count) {
             self.unserved.fetch_add(1, Relaxed);
         }
     }
@@ -566,11 +562,11 @@ impl Group {
         if self.errands.load(Relaxed) & errand != 0 || self.errands.fetch_or(errand, Relaxed) & errand != 0 {
             return false;
         }
-        self.pass_errand()
+        self.call_one()
     }
 
-    /// Wakes an idle worker for an errand that is left. Its fence, and that of who lies down, make the errand known to one of them.
-    pub(crate) fn pass_errand(&self) -> bool {
+    /// Wakes an idle worker, for an errand or for whatever else the caller knows of; `false` if none is idle. Its fence, and that of who lies down, make what it is for known to one of them.
+    pub(crate) fn call_one(&self) -> bool {
         let claimed = self.idle.claim(1, |worker| self.seats[worker].settled());
         self.pay(&claimed)
     }
@@ -637,8 +633,7 @@ impl Group {
         if !self.idle.spinning().iter().any(lighter) && !self.idle.sleeping().iter().any(lighter) {
             return false;
         }
-        let claimed = self.idle.claim(1, |worker| self.seats[worker].settled());
-        self.pay(&claimed)
+        self.call_one()
     }
 
     /// Moves the oldest of the group's queue to `taken`, and a worker's share of the rest, `most` in all.

@@ -238,8 +238,11 @@ impl Groups {
     /// Has a worker of each other group look after its own starved fibers: there is a stack for one, or nothing is left that could give one.
     #[cold]
     pub(crate) fn pass_stacks_on(&self, from: &Group) {
-        let others = self.all.iter().filter(|group| !std::ptr::eq(*group, from) && group.has_starved());
-        others.for_each(|group| group.seats()[0].wake());
+        self.starving_beside(from).for_each(|group| group.seats()[0].wake());
+    }
+
+    fn starving_beside(&self, from: &Group) -> impl Iterator<Item = &Group> {
+        self.all.iter().filter(move |group| !std::ptr::eq(*group, from) && group.has_starved())
     }
 
     /// Has a worker of each other group try for its own starved fibers: a fiber has ended at `from`, and its stack may be left over. Only for that: two groups that asked each other for
@@ -247,8 +250,7 @@ impl Groups {
     #[inline]
     pub(crate) fn ask_for_starved(&self, from: &Group) {
         if self.has_starved() {
-            let others = self.all.iter().filter(|group| !std::ptr::eq(*group, from) && group.has_starved());
-            others.for_each(Group::ask_for_starved);
+            self.starving_beside(from).for_each(Group::ask_for_starved);
         }
     }
 
@@ -314,7 +316,7 @@ impl Groups {
     /// Refuses new fibers and lets workers leave when theirs have ended.
     pub(crate) fn stop(&self) {
         self.all.iter().for_each(Group::stop);
-        // SeqCst: meets the fences in `mover_comes` and `mover_goes`.
+        // SeqCst: meets the fence in `mover_comes`.
         fence(SeqCst);
         self.wake_all();
         self.pool.close().into_iter().for_each(make_ready);

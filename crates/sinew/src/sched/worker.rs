@@ -29,7 +29,8 @@ use std::io;
 use std::ptr;
 use std::sync::Arc;
 
-use self::moving::find_place;
+use self::moving::{Suspect, find_place};
+use self::rest::WAKE_COST_NS;
 use crate::base::atomic::{Relaxed, thread_local};
 use crate::base::list::List;
 use crate::base::prefetch::prefetch;
@@ -61,10 +62,6 @@ const RING_SHARERS: usize = 4;
 
 /// Pauses between two looks of one that polls. A pair of fibers on two workers talks in 0.6 us with 2 to 4, in 1.1-2.4 with flare's 16.
 const SPIN_PAUSES: u32 = 4;
-/// What it costs to wake a sleeper, until that was measured, and the bounds of what is believed: about what a futex wake takes on a quiet machine, and what it took here on a busy one.
-/// A poll in vain is not free: a core that polled before it slept is woken later. An unpark by a thread, 1,000 a second, took 12.0 us with a poll before each sleep and 7.5 without (2
-/// virtual cores, medians of 1,500).
-const WAKE_COST_NS: u64 = 10_000;
 
 thread_local! {
     static HERE: Cell<*const Worker> = const { Cell::new(ptr::null()) };
@@ -212,6 +209,9 @@ pub(crate) struct Worker {
     next_runs: Cell<u32>,
     /// Times it found nothing to do.
     passes: Cell<u32>,
+    /// A worker that may be held, as it was at the last look, and whom to look at next.
+    suspect: Cell<Option<Suspect>>,
+    suspect_next: Cell<usize>,
     /// Where its next search for a victim begins.
     dice: Cell<u32>,
     groups: Arc<Groups>,
@@ -263,6 +263,8 @@ impl Worker {
             ticks: Cell::new(0),
             next_runs: Cell::new(0),
             passes: Cell::new(0),
+            suspect: Cell::new(None),
+            suspect_next: Cell::new(index + 1),
             dice: Cell::new(index as u32),
             // SAFETY: it was taken from these groups.
             seat: unsafe { &*group }.seat(index),
@@ -327,7 +329,7 @@ impl Worker {
         if self.group().has_work() {
             self.announce(1);
         }
-        if self.group().has_errands() && !self.group().pass_errand() {
+        if self.group().has_errands() && !self.group().call_one() {
             self.pass_errands_on();
         }
     }

@@ -24,7 +24,7 @@ impl Worker {
     }
 
     /// Starts a fiber that found no stack of this size; `false` if there is none, or still no stack.
-    pub(super) fn feed_one(&self, class: usize) -> bool {
+    fn feed_one(&self, class: usize) -> bool {
         // SAFETY: popped, so it is ours.
         let Some(control) = (unsafe { self.group().pop_starved(class).as_ref() }) else { return false };
         // SAFETY: I1, I2; and the fiber is in no list.

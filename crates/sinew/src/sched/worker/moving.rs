@@ -7,7 +7,7 @@ use std::ptr;
 use super::{Worker, here};
 use crate::base::atomic::{AcqRel, Acquire, Relaxed, SeqCst, fence};
 use crate::fiber::Control;
-use crate::sched::group::{Seat, add};
+use crate::sched::group::{Seat, add, steal_one};
 use crate::sched::settings::Queue;
 
 /// Fibers woken last that run first, in a row. Arbitrary: a pair that talks stays together, and others wait for a few microseconds at most.
@@ -37,7 +37,7 @@ impl Worker {
     ///
     /// # Safety
     /// The fiber is the caller's, has left its stack, and is of this group.
-    pub(super) unsafe fn take_in(&self, control: *const Control) {
+    unsafe fn take_in(&self, control: *const Control) {
         let settings = &self.group().settings;
         // SAFETY: the caller's promise.
         unsafe {
@@ -64,7 +64,7 @@ impl Worker {
     ///
     /// # Safety
     /// The fiber is the caller's, has left its stack, and is of this group.
-    pub(super) unsafe fn push_moving(&self, control: *const Control) {
+    unsafe fn push_moving(&self, control: *const Control) {
         let has_others = self.seat.moving.len() != 0 || self.runs_another_first();
         // SAFETY: the caller's promise.
         unsafe { self.put_moving(control) };
@@ -79,7 +79,7 @@ impl Worker {
     ///
     /// # Safety
     /// As `push_moving`.
-    pub(super) unsafe fn put_moving(&self, control: *const Control) {
+    unsafe fn put_moving(&self, control: *const Control) {
         if !self.seat.moving.push(control.cast_mut()) {
             self.spill(&self.seat.moving, false);
             let pushed = self.seat.moving.push(control.cast_mut());
@@ -88,7 +88,7 @@ impl Worker {
     }
 
     /// Whether this worker runs another fiber before it comes to one that is queued now.
-    pub(super) fn runs_another_first(&self) -> bool {
+    fn runs_another_first(&self) -> bool {
         !self.current.get().is_null() || !self.urgent.get().is_null() || !self.ready.is_empty()
     }
 
@@ -96,7 +96,7 @@ impl Worker {
     ///
     /// # Safety
     /// The fiber is the caller's, has left its stack, is of this group and not bound.
-    pub(super) unsafe fn shake(&self, control: *const Control) -> bool {
+    unsafe fn shake(&self, control: *const Control) -> bool {
         let seats = self.group().seats();
         if seats.len() < 2 || self.group().is_stopping() {
             return false;
@@ -110,28 +110,43 @@ impl Worker {
         true
     }
 
-    /// A fiber that may move, was woken last on a worker of this group and has not been run there: that is stuck in another one. The worker, the fiber, and how many switches
-    /// that worker had counted.
-    pub(super) fn stuck(&self) -> Option<(&'static Seat, *mut Control, u64)> {
+    /// A worker of this group that has not come to the fiber that it woke last: it may be held by another one.
+    pub(super) fn stuck(&self) -> Option<Suspect> {
         if self.groups.movers() == 0 {
             return None;
         }
-        let others = self.group().seats().iter().filter(|seat| !ptr::eq(**seat, self.seat));
-        others.map(|&seat| (seat, seat.next.load(Relaxed), seat.counters.switches.load(Relaxed))).find(|(_, control, _)| !control.is_null())
+        let mut others = self.group().seats().iter().filter(|seat| !ptr::eq(**seat, self.seat));
+        others.find(|seat| !seat.next.load(Relaxed).is_null()).map(|seat| Suspect::of(seat))
     }
 
-    /// Takes the fiber that was found stuck before, if it still is: the last that a thief takes.
-    pub(super) fn take_stuck(&self, (seat, control, switches): (&'static Seat, *mut Control, u64)) -> bool {
-        // Acquire: meets the Release in `take_in`.
-        if seat.counters.switches.load(Relaxed) != switches
-            || seat.next.compare_exchange(control, ptr::null_mut(), Acquire, Relaxed).is_err()
-        {
+    /// Takes the fiber that a worker woke last, if that is still held: the last that a thief takes.
+    pub(super) fn take_stuck(&self, suspect: Suspect) -> bool {
+        let control = if suspect.is_held() { suspect.take_next() } else { ptr::null_mut() };
+        if control.is_null() {
             return false;
         }
         add(&self.seat.counters.steals, 1);
-        let pushed = self.seat.moving.push(control);
-        assert!(pushed, "an idle worker has nothing of its own");
+        // SAFETY: F1 - taken out, so it is ours.
+        unsafe { self.put_moving(control) };
         true
+    }
+
+    /// Takes a fiber from a worker that was held by one of its fibers at the last look, and is; then it looks at the next one. Idle workers take what another does not come to, but with
+    /// settled fibers that are always ready none is ever idle. Null if there is none.
+    #[cold]
+    pub(super) fn rescue(&self) -> *const Control {
+        let seats = self.group().seats();
+        if let Some(suspect) = self.suspect.get().filter(Suspect::is_held) {
+            let control = suspect.rob();
+            if !control.is_null() {
+                add(&self.seat.counters.steals, 1);
+                return control;
+            }
+        }
+        let next = self.suspect_next.get() % seats.len();
+        self.suspect_next.set(next + 1);
+        self.suspect.set((next != self.index).then(|| Suspect::of(seats[next])));
+        ptr::null()
     }
 
     /// Leaves `me`, which may move, for the loop: only once it has left its stack may another worker have it (F3). `ready` if it yields.
@@ -167,7 +182,7 @@ impl Worker {
     ///
     /// # Safety
     /// The fiber is the caller's, and has left its stack.
-    pub(super) unsafe fn queue_again(&self, control: *const Control) {
+    unsafe fn queue_again(&self, control: *const Control) {
         let settings = &self.group().settings;
         // SAFETY: the caller's promise.
         unsafe {
@@ -192,17 +207,17 @@ impl Worker {
     }
 
     /// Sees to it that somebody looks, in a while, whether the fiber that was woken last here has been run: the one that runs now may compute for long, or block its thread.
-    pub(super) fn call_watcher(&self) {
+    fn call_watcher(&self) {
         let group = self.group();
         // SeqCst: meets the fence in `Idle::enter_sleep`. Either this sees who sleeps, or that one sees the fiber and sleeps for a while only.
         fence(SeqCst);
         if group.watchers.load(Relaxed) == 0 && !group.idle.sleeping().is_empty() && group.idle.spinning().is_empty() {
-            group.pass_errand();
+            group.call_one();
         }
     }
 
     /// A fiber that may move was queued again: others are told if this worker runs another first, now or, if it is `alone` in its queue, in the end.
-    pub(super) fn tell_if_left(&self, alone: bool) {
+    fn tell_if_left(&self, alone: bool) {
         if self.runs_another_first() {
             self.announce(1);
         } else if alone {
@@ -216,6 +231,39 @@ impl Worker {
         if self.unannounced.replace(false) && (self.seat.moving.len() != 0 || self.group().queued() != 0) {
             self.announce(1);
         }
+    }
+}
+
+/// A worker that may be held by one of its fibers, which computes or blocks the thread: it had switched so often when it was first seen.
+#[derive(Clone, Copy)]
+pub(super) struct Suspect {
+    seat: &'static Seat,
+    switches: u64,
+}
+
+impl Suspect {
+    fn of(seat: &'static Seat) -> Self {
+        Self { seat, switches: seat.counters.switches.load(Relaxed) }
+    }
+
+    /// Whether it has not switched since. A relaxed look: if it has just done so, a fiber is taken that it would have come to, and that is all.
+    fn is_held(&self) -> bool {
+        self.seat.counters.switches.load(Relaxed) == self.switches
+    }
+
+    /// The fiber that it woke last, if that has not run.
+    fn take_next(&self) -> *mut Control {
+        if self.seat.next.load(Relaxed).is_null() {
+            return ptr::null_mut();
+        }
+        // Acquire: meets the Release in `take_in`.
+        self.seat.next.swap(ptr::null_mut(), Acquire)
+    }
+
+    /// The oldest of what it has that any worker may take; null if it has nothing.
+    fn rob(&self) -> *mut Control {
+        let waiting = [&self.seat.moving, &self.seat.children].into_iter().map(steal_one).find(|control| !control.is_null());
+        waiting.unwrap_or_else(|| self.take_next())
     }
 }
 

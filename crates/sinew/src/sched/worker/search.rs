@@ -19,6 +19,8 @@ const TICKS: u32 = 61;
 const TAKE_MAX: usize = 16;
 /// Fibers that a thief takes at once, at most, beside the one it runs. Arbitrary: half of a full queue is more than it runs in a while.
 const STEAL_MAX: usize = 32;
+/// Rounds between two looks of a busy worker whether another is held by one fiber: a line of another core's cache, in some 50 us of yields. Arbitrary.
+const RESCUE_ROUNDS: u32 = 128;
 /// Strides of the search for a victim. Primes, so that one that does not divide the number of workers meets all of them.
 const STRIDES: [usize; 4] = [3, 5, 7, 11];
 /// Placement: a worker with this many settled fibers above its group's mean, and an eighth of the mean, leaves unstarted ones to idle lighter workers.
@@ -47,6 +49,12 @@ impl Worker {
             unsafe { self.ready.push(urgent.cast_mut()) };
         }
         self.turn.set(self.turn.get().wrapping_add(1));
+        if self.turn.get().is_multiple_of(RESCUE_ROUNDS) && self.group().seats().len() > 1 {
+            let control = self.rescue();
+            if !control.is_null() {
+                return control;
+            }
+        }
         let others_first = self.others_first();
         if !others_first {
             let control = self.next_own();
@@ -85,7 +93,7 @@ impl Worker {
     }
 
     /// Whether what any worker may take goes before this worker's own fibers in this turn. Neither starves the other.
-    pub(super) fn others_first(&self) -> bool {
+    fn others_first(&self) -> bool {
         let eighth = self.turn.get().is_multiple_of(ROUNDS);
         let due = match self.group().settings.policy {
             Policy::Affinity => eighth || self.ticks.get() >= TICKS,
@@ -101,7 +109,7 @@ impl Worker {
     }
 
     /// The next of this worker's own started fibers: the one woken last, if it may move and others have had their turn, then those that stay and those that may move, by turns.
-    pub(super) fn next_own(&self) -> *const Control {
+    fn next_own(&self) -> *const Control {
         let control = self.take_woken_last();
         if !control.is_null() {
             return control;
@@ -118,7 +126,7 @@ impl Worker {
     }
 
     /// What would starve if ready fibers and the newest children always came first: the oldest of the group's queue and the oldest child, by turns.
-    pub(super) fn next_of_others(&self) -> *const Control {
+    fn next_of_others(&self) -> *const Control {
         let child_first = !self.child_next.get();
         self.child_next.set(child_first);
         let control = if child_first { self.oldest_child() } else { self.take_of_group() };
@@ -128,7 +136,7 @@ impl Worker {
         if child_first { self.take_of_group() } else { self.oldest_child() }
     }
 
-    pub(super) fn oldest_child(&self) -> *const Control {
+    fn oldest_child(&self) -> *const Control {
         match self.seat().children.steal() {
             Stolen::Item(control) => control,
             Stolen::Empty | Stolen::Retry => ptr::null(),
@@ -140,7 +148,7 @@ impl Worker {
     ///
     /// One that was claimed itself may still leave them to another that is on its way, which will see them; the last to arrive finds nobody coming
     /// and takes them.
-    pub(super) fn leaves_to_lighter(&self) -> bool {
+    fn leaves_to_lighter(&self) -> bool {
         let idle = &self.group().idle;
         if idle.sleeping().is_empty() && idle.spinning().is_empty() && !idle.is_somebody_coming() {
             return false;
@@ -151,7 +159,7 @@ impl Worker {
 
     /// Gives the others a moment to take what this heavy worker was woken for: most often the spawner's own worker does, as its fiber suspends. If it does
     /// not, this one takes it.
-    pub(super) fn others_take(&self) -> bool {
+    fn others_take(&self) -> bool {
         let end_ns = clock::now_ns() + SPIN_NS;
         while self.group().has_work() {
             if !self.group().spins() || self.seat().has_mail() || clock::now_ns() >= end_ns {
@@ -164,7 +172,7 @@ impl Worker {
         true
     }
 
-    pub(super) fn is_heavy(&self) -> bool {
+    fn is_heavy(&self) -> bool {
         let mean = self.group().settled() / self.group().seats().len();
         let slack = if self.starts.get() < RESTED_STARTS { HEAVY_RESTED } else { (mean / 8).max(HEAVY_BUSY) };
         self.settled.get() > mean + slack
@@ -172,7 +180,7 @@ impl Worker {
 
     /// The oldest of the group's queue; of a long queue this worker's share too, as children, which the others may steal. A shared queue gives one at a time: its order is the
     /// order in which they begin.
-    pub(super) fn take_of_group(&self) -> *const Control {
+    fn take_of_group(&self) -> *const Control {
         if self.group().queued() == 0 {
             return ptr::null();
         }
@@ -189,7 +197,7 @@ impl Worker {
 
     /// Makes fibers of the group's queue this worker's, so that the oldest is the next: unstarted ones its children, others with those that may move.
     #[cold]
-    pub(super) fn keep(&self, share: &List<Control>) {
+    fn keep(&self, share: &List<Control>) {
         let count = share.len();
         let mut unstarted = [ptr::null_mut(); TAKE_MAX];
         let mut children = 0;
@@ -213,7 +221,7 @@ impl Worker {
     }
 
     /// Steals from the others of this group, beginning anywhere: the oldest child of one of them, or half of its fibers that may move.
-    pub(super) fn steal(&self) -> *const Control {
+    fn steal(&self) -> *const Control {
         let seats = self.group().seats();
         if seats.len() < 2 {
             return ptr::null();
@@ -240,7 +248,7 @@ impl Worker {
         (0..workers).map(move |i| (start.wrapping_add(i * stride)) % workers).filter(move |&victim| victim != me)
     }
 
-    pub(super) fn roll(&self) -> u32 {
+    fn roll(&self) -> u32 {
         // Marsaglia's xorshift; it must not stand at zero.
         let mut dice = self.dice.get() | 1 << 31;
         dice ^= dice << 13;
@@ -343,7 +351,7 @@ impl Worker {
             }
         }
         self.group().overflowed.fetch_add(oldest.len() as u64, Relaxed);
-        let queued = if quiet { self.group().push_quietly(&oldest) } else { self.group().push_all(&oldest) };
+        let queued = self.group().push_all(&oldest, quiet);
         assert!(queued, "the queue of a group is closed by its last worker, and this one is there");
     }
 }

@@ -61,11 +61,12 @@ mod thread {
             let racers = [(); 2].map(|()| {
                 let shared = shared.clone();
                 runtime.spawn(move || {
-                    sinew::yield_now();
                     shared.there.fetch_add(1, Relaxed);
                     while shared.there.load(Relaxed) != 2 {
                         std::hint::spin_loop();
                     }
+                    // Not before: both could begin on one worker then, and stay there.
+                    sinew::yield_now();
                     planted_write(&shared);
                 })
             });

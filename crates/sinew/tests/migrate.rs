@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use common::{is_child, pair, panics, rounds, until};
+use common::{is_child, pair, panics, poll_until, rounds, until};
 use sinew::chan::{Receiver, Sender, bounded, unbounded};
 use sinew::sync::{Condvar, Mutex, RwLock, Semaphore};
 use sinew::{Builder, Group, Io, Launch, Queue, Runtime, select};
@@ -952,6 +952,42 @@ fn a_fiber_woken_by_one_that_blocks_its_thread_is_taken_by_a_sleeper() {
                 }
                 parked.join().unwrap();
             });
+        }
+    }
+}
+
+/// Claim: I/O of a fiber that may move does not wait for the worker that it waited at: while another fiber holds that one, whatever it does, the other worker goes on with it.
+#[test]
+fn io_does_not_wait_for_a_worker_that_is_held() {
+    for io in [Io::Uring, Io::Epoll] {
+        for queue in QUEUES {
+            // A fiber that is shaken goes to the worker that is held, and stays there.
+            let runtime = described(2, queue).io(io).shake(false).build().unwrap();
+            runtime.run(|| {
+                let got = Arc::new(AtomicUsize::new(0));
+                let (mut nears, readers): (Vec<_>, Vec<_>) = (0..4)
+                    .map(|_| {
+                        let ((near, mut far), got) = (pair(), got.clone());
+                        let reads = move || {
+                            let mut byte = [0];
+                            while far.read(&mut byte).unwrap() == 1 {
+                                got.fetch_add(1, SeqCst);
+                            }
+                        };
+                        (near, sinew::spawn(reads))
+                    })
+                    .collect();
+                for n in 0..50 {
+                    // This fiber holds its worker from the write on; those that read wait wherever they were last.
+                    let near = n % nears.len();
+                    nears[near].write_all(&[1]).unwrap();
+                    poll_until("the other worker to read", || got.load(SeqCst) == n + 1);
+                    (0..n % 3).for_each(|_| sinew::yield_now());
+                }
+                drop(nears);
+                readers.into_iter().for_each(|reader| reader.join().unwrap());
+            });
+            end(runtime);
         }
     }
 }

@@ -75,8 +75,14 @@ pub(crate) const ALL: &[System] = &[
     ours(
         "sinew-migratable",
         "fibers that move, a queue per worker: bthread's kind",
-        is_scheduling_anywhere,
-        blocking::perform::<sinew::Sinew<sinew::Migratable>>,
+        |job| if job.deed.has_hogs() { Takes::Yes } else { is_scheduling_anywhere(job) },
+        |job| {
+            if is_io(job) {
+                blocking::perform_io::<sinew::Sinew<sinew::Migratable>>(job)
+            } else {
+                blocking::perform::<sinew::Sinew<sinew::Migratable>>(job)
+            }
+        },
     ),
     ours(
         "sinew-shared-migratable",

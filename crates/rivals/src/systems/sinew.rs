@@ -128,8 +128,9 @@ impl<S: Setting> Blocking for Sinew<S> {
 }
 
 net_as_in_std!(Sinew, sinew::net);
+net_as_in_std!(Sinew<Migratable>, sinew::net);
 
-impl Files for Sinew {
+impl<S: Setting> Files for Sinew<S> {
     type File = File;
 
     fn open(path: &Path) -> io::Result<File> {

@@ -1,8 +1,9 @@
 //! Epoll: the kernel tells when a descriptor is worth another try.
 //!
 //! # Invariants
-//! I1. The data of an event is the address of a [`Readiness`], which is never freed, or 0 for the bell.
-//! I2. A worker that sleeps here is woken by every event of its instance, whoever waits for it. Its events wake its own fibers only.
+//! I1. The data of an event is the address of a [`Readiness`], which is never freed, or one of the small numbers below.
+//! I2. A worker that sleeps here is woken by every event of its instance, whoever waits for it. Its events wake its own fibers only. (Those that may move wait at the instance of their group,
+//!     `roam.rs`.)
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -19,6 +20,8 @@ use crate::os::clock;
 const EVENTS: usize = 256;
 
 const BELL: u64 = 0;
+/// The instance of the group, which the lookout watches (`roam.rs`).
+const ROAM: u64 = 1;
 
 static INSTANCES: AtomicU64 = AtomicU64::new(0);
 
@@ -34,23 +37,65 @@ pub(crate) struct Epoll {
     /// The turn of the last look, and its time.
     polled: u32,
     polled_ns: u64,
+    /// Whether the group's instance is among those it tells of, and is watched now.
+    has_roam: bool,
+    watches_roam: bool,
+}
+
+/// A new instance, and which one it is.
+pub(super) fn create() -> io::Result<(OwnedFd, u64)> {
+    // SAFETY: no memory of ours is involved.
+    match unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: a new descriptor, which nobody else owns.
+        fd => Ok((unsafe { OwnedFd::from_raw_fd(fd) }, INSTANCES.fetch_add(1, Relaxed))),
+    }
+}
+
+/// Ends the waits for what an event tells of: appends the fibers to `woken`.
+fn tell(instance: u64, event: libc::epoll_event, woken: &List<Control>) {
+    let (bits, data) = (event.events as i32, event.u64);
+    let ended = bits & (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) != 0;
+    let urgent = bits & libc::EPOLLPRI != 0;
+    let mut told = Told { directions: [false; 2], never_drained: ended || urgent };
+    told.directions[Direction::Read as usize] = ended || bits & libc::EPOLLIN != 0;
+    told.directions[Direction::Write as usize] = bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) != 0;
+    // SAFETY: I1.
+    unsafe { &*(data as *const Readiness) }.edge(instance, told, |claimed| {
+        debug_assert_ne!(claimed.kind, Kind::Thread, "threads poll by themselves");
+        // SAFETY: F1 - a claimed fiber is ours, and in no list, until it is made ready.
+        unsafe { woken.push(claimed.control.cast_mut()) };
+    });
+}
+
+/// Asks an instance that any thread may ask, and in which only descriptors are, for what has come by now.
+pub(super) fn look_once<const MOST: usize>(epoll: RawFd, instance: u64, woken: &List<Control>) {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
+    // SAFETY: there is room for so many.
+    let found = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), MOST as libc::c_int, 0) };
+    match usize::try_from(found) {
+        Ok(found) => events[..found].iter().for_each(|&event| tell(instance, event, woken)),
+        Err(_) => check(&io::Error::last_os_error()),
+    }
+}
+
+/// An interrupted wait found nothing; any other error is the end.
+fn check(error: &io::Error) {
+    if error.kind() != io::ErrorKind::Interrupted {
+        lost("epoll_wait", error);
+    }
 }
 
 impl Epoll {
     pub(crate) fn open(bell: &Bell) -> io::Result<Self> {
-        // SAFETY: no memory of ours is involved.
-        let fd = match unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } {
-            -1 => return Err(io::Error::last_os_error()),
-            // SAFETY: a new descriptor, which nobody else owns.
-            fd => unsafe { OwnedFd::from_raw_fd(fd) },
-        };
+        let (fd, instance) = create()?;
         let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: BELL };
         // SAFETY: the event outlives the call.
         if unsafe { libc::epoll_ctl(fd.as_raw_fd(), libc::EPOLL_CTL_ADD, bell.fd(), &mut event) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        let instance = INSTANCES.fetch_add(1, Relaxed);
-        Ok(Self { fd, instance, events: Vec::with_capacity(EVENTS), polled: 0, polled_ns: 0 })
+        let events = Vec::with_capacity(EVENTS);
+        Ok(Self { fd, instance, events, polled: 0, polled_ns: 0, has_roam: false, watches_roam: false })
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -74,22 +119,27 @@ impl Epoll {
         }
         (self.polled, self.polled_ns) = (turn, clock::now_ns());
         for event in self.events.drain(..) {
-            let (bits, data) = (event.events as i32, event.u64);
-            if data == BELL {
-                continue;
+            match event.u64 {
+                BELL => {}
+                ROAM => self.watches_roam = false,
+                _ => tell(self.instance, event, woken),
             }
-            let ended = bits & (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) != 0;
-            let urgent = bits & libc::EPOLLPRI != 0;
-            let mut told = Told { directions: [false; 2], never_drained: ended || urgent };
-            told.directions[Direction::Read as usize] = ended || bits & libc::EPOLLIN != 0;
-            told.directions[Direction::Write as usize] = bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) != 0;
-            // SAFETY: I1.
-            unsafe { &*(data as *const Readiness) }.edge(self.instance, told, |claimed| {
-                debug_assert_ne!(claimed.kind, Kind::Thread, "threads poll by themselves");
-                // SAFETY: F1 - a claimed fiber is ours, and in no list, until it is made ready.
-                unsafe { woken.push(claimed.control.cast_mut()) };
-            });
         }
+    }
+
+    /// Is woken once when there is something at the instance `roam`, of which there is one.
+    pub(crate) fn watch_roam(&mut self, roam: RawFd) -> io::Result<()> {
+        if self.watches_roam {
+            return Ok(());
+        }
+        let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLONESHOT) as u32, u64: ROAM };
+        let what = if self.has_roam { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
+        // SAFETY: the event outlives the call.
+        if unsafe { libc::epoll_ctl(self.fd(), what, roam, &mut event) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        (self.has_roam, self.watches_roam) = (true, true);
+        Ok(())
     }
 
     pub(crate) fn sleep(&mut self, deadline_ns: u64) {
@@ -109,10 +159,7 @@ impl Epoll {
         unsafe {
             let found = self.wait(left);
             if found < 0 {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    lost("epoll_wait", &error);
-                }
+                check(&io::Error::last_os_error());
             }
             self.events.set_len(usize::try_from(found).unwrap_or(0));
         }

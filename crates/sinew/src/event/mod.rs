@@ -2,6 +2,7 @@
 
 pub(crate) mod epoll;
 pub(crate) mod readiness;
+pub(crate) mod roam;
 pub(crate) mod source;
 pub(crate) mod timers;
 pub(crate) mod uring;

@@ -13,6 +13,7 @@
 //!     a worker have ended, nothing of theirs is in the ring, and it may be closed. (To close it is no barrier by itself.)
 
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
 use super::epoll::Epoll;
@@ -140,6 +141,20 @@ impl Source {
         match self {
             Source::Uring(ring) => ring.look(woken),
             Source::Epoll(epoll) => epoll.look(turn, woken),
+        }
+    }
+
+    /// Has the next sleep end when there is something at the epoll instance `roam` of the group, too.
+    ///
+    /// # Errors
+    /// What the kernel says, if it has no memory for that.
+    pub(crate) fn watch_roam(&mut self, roam: RawFd) -> io::Result<()> {
+        match self {
+            Source::Uring(ring) => {
+                ring.watch_roam(roam);
+                Ok(())
+            }
+            Source::Epoll(epoll) => epoll.watch_roam(roam),
         }
     }
 

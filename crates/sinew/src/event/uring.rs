@@ -36,6 +36,8 @@ const COMPLETIONS: u32 = 4096;
 const NOBODY: u64 = 0;
 /// `user_data` of the watch over the bell.
 const BELL: u64 = 1;
+/// `user_data` of the watch over the group's epoll instance (`roam.rs`).
+const ROAM: u64 = 2;
 
 const ENTER_GETEVENTS: u32 = 1;
 const ENTER_EXT_ARG: u32 = 1 << 3;
@@ -69,6 +71,8 @@ pub(crate) struct Uring {
     ring: IoUring,
     bell: RawFd,
     sleep_flags: u32,
+    /// Whether it watches the group's epoll instance now.
+    watches_roam: bool,
     /// Reaped while there was no list to put them in.
     woken: List<Control>,
 }
@@ -87,7 +91,7 @@ impl Uring {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel's io_uring is too old (before 6.0)"));
         }
         let sleep_flags = if params.is_feature_no_iowait() { ENTER_NO_IOWAIT } else { 0 };
-        let mut this = Self { ring, bell: bell.fd(), sleep_flags, woken: List::new() };
+        let mut this = Self { ring, bell: bell.fd(), sleep_flags, watches_roam: false, woken: List::new() };
         this.watch_bell();
         Ok(this)
     }
@@ -97,6 +101,16 @@ impl Uring {
         let watch = opcode::PollAdd::new(Fd(self.bell), libc::POLLIN as u32).multi(true).build().user_data(BELL);
         // SAFETY: no memory of ours is involved.
         unsafe { self.put(&watch) };
+    }
+
+    /// Is woken once when there is something at the epoll instance `roam`.
+    pub(crate) fn watch_roam(&mut self, roam: RawFd) {
+        if !self.watches_roam {
+            self.watches_roam = true;
+            let watch = opcode::PollAdd::new(Fd(roam), libc::POLLIN as u32).build().user_data(ROAM);
+            // SAFETY: no memory of ours is involved.
+            unsafe { self.put(&watch) };
+        }
     }
 
     #[inline]
@@ -189,11 +203,12 @@ impl Uring {
 
     /// Reads all completions that are there. They are no more than the operations under way, so this ends.
     fn reap(&mut self) {
-        let mut bell_is_gone = false;
+        let (mut bell_is_gone, mut roam_has_come) = (false, false);
         for entry in self.ring.completion() {
             match entry.user_data() {
                 NOBODY => {}
                 BELL => bell_is_gone |= !cqueue::more(entry.flags()),
+                ROAM => roam_has_come = true,
                 key => {
                     let completion = key as *const Completion;
                     // SAFETY: I1 - the frame waits until its result is there, so both it and its fiber's block are alive. It is a fiber of this worker (F5), whom
@@ -207,6 +222,9 @@ impl Uring {
                     }
                 }
             }
+        }
+        if roam_has_come {
+            self.watches_roam = false;
         }
         if bell_is_gone {
             self.watch_bell();

@@ -22,9 +22,10 @@ use io_uring::squeue::Entry;
 use io_uring::types::Fd;
 
 use super::context::fiber;
-use super::wait::{CancelPoint, Me, enter_cancel_point, sleep};
+use super::wait::{CancelPoint, Me, enter_cancel_point, sleep, worker_now};
 pub(crate) use crate::event::readiness::Direction;
 use crate::event::readiness::{Readiness, Seen, Watch, register};
+use crate::event::roam::Roam;
 use crate::event::source::Source;
 use crate::event::uring::Completion;
 use crate::fiber::Control;
@@ -241,11 +242,11 @@ pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut
         Me::Fiber(worker, control) => {
             let point = me.cancel_point()?;
             let fiber = Caller { point: &point, worker, control };
-            match instance_of(worker)? {
+            match poller_of(worker, control)? {
                 None => wait_at_ring(&fiber, descriptor, &mut call, deadline_ns),
-                Some(instance) => {
+                Some(poller) => {
                     let tried = seen.filter(|_| !asks_first);
-                    wait_at_epoll(&fiber, instance, tried, descriptor, &mut call, deadline_ns)
+                    wait_at_epoll(&fiber, &poller, tried, descriptor, &mut call, deadline_ns)
                 }
             }
         }
@@ -309,11 +310,25 @@ fn would_block() -> io::Error {
     io::Error::from_raw_os_error(libc::EAGAIN)
 }
 
-/// The epoll instance of `worker`, and which one it is; `None` if it has a ring.
-fn instance_of(worker: &Worker) -> io::Result<Option<(RawFd, u64)>> {
+/// An epoll instance where a fiber waits.
+struct Poller {
+    epoll: RawFd,
+    /// Which one it is.
+    instance: u64,
+    /// The group's, if it is that and not the worker's own.
+    roam: Option<&'static Roam>,
+}
+
+/// Where a fiber of `worker` waits for a descriptor: at the instance of its group if it may move, else at that of the worker; `None` if that has a ring.
+fn poller_of(worker: &'static Worker, me: &Control) -> io::Result<Option<Poller>> {
+    if me.may_move() && !me.is_bound() {
+        let roam = &worker.group().roam;
+        let (epoll, instance) = roam.instance()?;
+        return Ok(Some(Poller { epoll, instance, roam: Some(roam) }));
+    }
     worker.with_source(|source| match source {
         Source::Uring(_) => None,
-        Source::Epoll(epoll) => Some((epoll.fd(), epoll.instance())),
+        Source::Epoll(epoll) => Some(Poller { epoll: epoll.fd(), instance: epoll.instance(), roam: None }),
     })
 }
 
@@ -452,13 +467,14 @@ fn with_ring<T>(worker: &Worker, f: impl FnOnce(&mut crate::event::uring::Uring)
 /// Tries, and waits for epoll's word before each further try. `tried`: it has tried already, after it had seen this.
 fn wait_at_epoll<S: AsFd, C: Call<S>>(
     fiber: &Caller<'_>,
-    (epoll, instance): (RawFd, u64),
+    poller: &Poller,
     mut tried: Option<Seen>,
     descriptor: &Descriptor<S>,
     call: &mut C,
     deadline_ns: u64,
 ) -> io::Result<C::Output> {
     let (readiness, direction) = (descriptor.watch.get_or_make(), call.direction());
+    let Poller { epoll, instance, .. } = *poller;
     let is_new = readiness.lock().must_register(instance);
     if is_new {
         // Whatever is there already is told of too: there is nothing to be tried before that.
@@ -483,7 +499,7 @@ fn wait_at_epoll<S: AsFd, C: Call<S>>(
             }
             return done;
         }
-        let waits = Waits { readiness, instance, direction, seen, why: call.why() };
+        let waits = Waits { readiness, poller, direction, seen, why: call.why() };
         if wait_for_edge(fiber, &waits, deadline_ns)? == Cause::TimedOut {
             return attempt(descriptor, call).unwrap_or_else(|| Err(would_block()));
         }
@@ -492,18 +508,18 @@ fn wait_at_epoll<S: AsFd, C: Call<S>>(
 }
 
 /// What a fiber waits for at epoll.
-struct Waits {
+struct Waits<'a> {
     readiness: &'static Readiness,
-    instance: u64,
+    poller: &'a Poller,
     direction: Direction,
     seen: Seen,
     why: At,
 }
 
 /// Waits until epoll has told of something that came after what was seen.
-fn wait_for_edge(fiber: &Caller<'_>, waits: &Waits, deadline_ns: u64) -> io::Result<Cause> {
+fn wait_for_edge(fiber: &Caller<'_>, waits: &Waits<'_>, deadline_ns: u64) -> io::Result<Cause> {
     let Caller { point, worker, control } = fiber;
-    let Waits { readiness, instance, direction, seen, why } = *waits;
+    let Waits { readiness, poller: &Poller { instance, roam, .. }, direction, seen, why } = *waits;
     let waiter = Waiter::new(control, ());
     {
         let mut waiting = readiness.lock();
@@ -517,10 +533,18 @@ fn wait_for_edge(fiber: &Caller<'_>, waits: &Waits, deadline_ns: u64) -> io::Res
         // SAFETY: it is new, and stays in this frame until its wait is over.
         unsafe { readiness.push(&mut waiting, instance, direction, &waiter) };
     }
-    worker.begin_source_wait(control);
+    match roam {
+        None => worker.begin_source_wait(control),
+        Some(roam) if roam.begin_wait() => worker_now().call_lookout(),
+        Some(_) => {}
+    }
     // SAFETY: the wait was begun above, with a waiter under the lock; an edge, a cancel or the deadline ends it.
     let ended = unsafe { point.wait_at(readiness.waiting(), deadline_ns, |waiting| waiting.remove(instance, direction, &waiter)) };
-    worker.end_source_wait(control);
+    match roam {
+        None => worker.end_source_wait(control),
+        // Its group is there while it is, wherever it goes on.
+        Some(roam) => roam.end_wait(),
+    }
     Ok(ended?)
 }
 
@@ -612,8 +636,8 @@ pub fn poll(fd: impl AsFd, interest: Interest) -> io::Result<()> {
         return Ok(());
     };
     let fiber = Caller { point: &point, worker, control };
-    match instance_of(worker)? {
-        Some(instance) => poll_by_epoll(&fiber, instance, fd, direction),
+    match poller_of(worker, control)? {
+        Some(poller) => poll_by_epoll(&fiber, &poller, fd, direction),
         None => {
             let entry = opcode::PollAdd::new(Fd(fd.as_raw_fd()), poll_bits(direction) as u32).build();
             // SAFETY: nothing is lent.
@@ -623,14 +647,14 @@ pub fn poll(fd: impl AsFd, interest: Interest) -> io::Result<()> {
 }
 
 /// By a duplicate: the number itself may be in this instance already.
-fn poll_by_epoll(fiber: &Caller<'_>, (epoll, instance): (RawFd, u64), fd: BorrowedFd<'_>, direction: Direction) -> io::Result<()> {
+fn poll_by_epoll(fiber: &Caller<'_>, poller: &Poller, fd: BorrowedFd<'_>, direction: Direction) -> io::Result<()> {
     let own = fd.try_clone_to_owned()?;
     let watch = Watch::new();
     let readiness = watch.get_or_make();
     let mut seen = readiness.seen(direction);
-    register(readiness, own.as_raw_fd(), epoll, instance)?;
+    register(readiness, own.as_raw_fd(), poller.epoll, poller.instance)?;
     let ended = loop {
-        let waits = Waits { readiness, instance, direction, seen, why: why(direction) };
+        let waits = Waits { readiness, poller, direction, seen, why: why(direction) };
         match wait_for_edge(fiber, &waits, u64::MAX) {
             Err(error) => break Err(error),
             Ok(_) => seen = readiness.seen(direction),
@@ -641,6 +665,6 @@ fn poll_by_epoll(fiber: &Caller<'_>, (epoll, instance): (RawFd, u64), fd: Borrow
         }
     };
     // SAFETY: takes the duplicate out of the instance; the original keeps the file open, so closing would not.
-    unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, own.as_raw_fd(), std::ptr::null_mut()) };
+    unsafe { libc::epoll_ctl(poller.epoll, libc::EPOLL_CTL_DEL, own.as_raw_fd(), std::ptr::null_mut()) };
     ended
 }

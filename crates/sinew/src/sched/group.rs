@@ -15,6 +15,7 @@
 
 use std::any::Any;
 use std::io;
+use std::sync::atomic as plain;
 use std::sync::{Arc, OnceLock, Weak};
 
 use crate::base::atomic::{Acquire, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release, SeqCst, fence};
@@ -23,6 +24,7 @@ use crate::base::histogram::Histogram;
 use crate::base::inbox::{Inbox, Pushed};
 use crate::base::list::List;
 use crate::base::mask::{Mask, Set};
+use crate::event::roam::Roam;
 use crate::fiber::Control;
 use crate::fiber::stack::{self, CLASSES, NoStack, Stack};
 use crate::fiber::task::NeverRan;
@@ -75,23 +77,23 @@ pub(crate) struct Seat {
     pub(crate) counters: Counters,
 }
 
-/// What a worker counts. Written by it alone, so a plain load and store will do; read by anybody.
+/// What a worker counts. Written by it alone, so a plain load and store will do; read by anybody. It orders nothing, so it is std's, which models do not look at: a step less of theirs for each count.
 pub(crate) struct Counters {
     /// Started fibers that have not ended.
-    pub(crate) settled: AtomicUsize,
+    pub(crate) settled: plain::AtomicUsize,
     /// Ready fibers, at the last look.
-    pub(crate) ready: AtomicUsize,
-    pub(crate) spawned: AtomicU64,
-    pub(crate) ended: AtomicU64,
-    pub(crate) switches: AtomicU64,
-    pub(crate) sleeps: AtomicU64,
-    pub(crate) steals: AtomicU64,
+    pub(crate) ready: plain::AtomicUsize,
+    pub(crate) spawned: plain::AtomicU64,
+    pub(crate) ended: plain::AtomicU64,
+    pub(crate) switches: plain::AtomicU64,
+    pub(crate) sleeps: plain::AtomicU64,
+    pub(crate) steals: plain::AtomicU64,
     /// Searches for something to steal in its group.
-    pub(crate) thefts: AtomicU64,
+    pub(crate) thefts: plain::AtomicU64,
     /// Announcements for which nobody was idle.
-    pub(crate) unserved: AtomicU64,
+    pub(crate) unserved: plain::AtomicU64,
     /// Waits begun while their thread was unwinding.
-    pub(crate) unwinding_waits: AtomicU64,
+    pub(crate) unwinding_waits: plain::AtomicU64,
     /// From ready to running, one wake in 64 of each fiber.
     pub(crate) latency: Histogram,
     /// From spawned to running, one in 64.
@@ -99,12 +101,12 @@ pub(crate) struct Counters {
     /// From the system call that wakes it to its getting up.
     pub(crate) wake_cost: Histogram,
     /// Nanoseconds that it polled, and that it slept.
-    pub(crate) spun_ns: AtomicU64,
-    pub(crate) slept_ns: AtomicU64,
+    pub(crate) spun_ns: plain::AtomicU64,
+    pub(crate) slept_ns: plain::AtomicU64,
     /// When it began to poll or to sleep; 0 while it does neither.
-    pub(crate) idle_since_ns: AtomicU64,
+    pub(crate) idle_since_ns: plain::AtomicU64,
     /// When it came.
-    pub(crate) born_ns: AtomicU64,
+    pub(crate) born_ns: plain::AtomicU64,
 }
 
 impl Drop for Group {
@@ -123,16 +125,16 @@ impl Drop for Group {
 
 /// Adds to a counter that the caller alone writes.
 #[inline]
-pub(crate) fn add(counter: &AtomicU64, n: u64) {
+pub(crate) fn add(counter: &plain::AtomicU64, n: u64) {
     counter.store(counter.load(Relaxed) + n, Relaxed);
 }
 
 impl Counters {
     fn new() -> Self {
-        let zero = || AtomicU64::new(0);
+        let zero = || plain::AtomicU64::new(0);
         Self {
-            settled: AtomicUsize::new(0),
-            ready: AtomicUsize::new(0),
+            settled: plain::AtomicUsize::new(0),
+            ready: plain::AtomicUsize::new(0),
             spawned: zero(),
             ended: zero(),
             switches: zero(),
@@ -360,6 +362,8 @@ pub(crate) struct Group {
     /// For fibers that are ended without a stack of their own.
     reserve: Reserve,
     stopping: AtomicUsize,
+    /// Where its fibers that may move wait for I/O.
+    pub(crate) roam: Roam,
     /// What the timers of layers above keep for this group.
     pub(crate) timers: OnceLock<Box<dyn Any + Send + Sync>>,
 }
@@ -393,6 +397,7 @@ impl Group {
             spared: Mask::new(),
             reserve,
             stopping: AtomicUsize::new(0),
+            roam: Roam::new(),
             timers: OnceLock::new(),
             settings,
         })

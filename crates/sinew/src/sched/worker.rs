@@ -35,7 +35,7 @@ use crate::base::atomic::{Relaxed, thread_local};
 use crate::base::list::List;
 use crate::base::prefetch::prefetch;
 use crate::base::wheel::Entry;
-use crate::event::source::{SOURCE_TURNS, Source};
+use crate::event::source::{SOURCE_GAP_NS, SOURCE_TURNS, Source};
 use crate::event::timers::Timers;
 use crate::fiber::hooks::{Region, When};
 use crate::fiber::stack::{self, Stack};
@@ -113,6 +113,18 @@ pub(crate) fn new_block(worker: Option<&Worker>) -> *mut Control {
     }
 }
 
+/// Makes fibers ready that a source has claimed.
+fn ready_all(woken: &List<Control>) {
+    loop {
+        let control = woken.pop();
+        if control.is_null() {
+            break;
+        }
+        // SAFETY: the source has claimed it.
+        make_ready(unsafe { Claimed::again(control) });
+    }
+}
+
 /// Pays what a claim owes: the fiber becomes ready on its worker, the thread wakes.
 #[inline]
 pub(crate) fn make_ready(claimed: Claimed) {
@@ -183,6 +195,12 @@ pub(crate) struct Worker {
     source: UnsafeCell<Option<Source>>,
     /// Its fibers that wait there.
     source_waits: Cell<usize>,
+    /// When it last looked at the group's roam, in turns and by the clock; and that it must, since it was the lookout.
+    roam_turn: Cell<u32>,
+    roam_ns: Cell<u64>,
+    roam_due: Cell<bool>,
+    /// How many looks there had been when nobody but this worker had looked.
+    roam_looks: Cell<u64>,
     /// I/O that did not have to wait, since a fiber last let others run for it.
     gifts: Cell<u32>,
     /// A fiber that may move, has come back to the loop, and has not been seen to yet.
@@ -250,6 +268,10 @@ impl Worker {
             timers: UnsafeCell::new(Timers::new()),
             source: UnsafeCell::new(None),
             source_waits: Cell::new(0),
+            roam_turn: Cell::new(0),
+            roam_ns: Cell::new(0),
+            roam_due: Cell::new(false),
+            roam_looks: Cell::new(0),
             gifts: Cell::new(0),
             left: Cell::new(ptr::null()),
             left_ready: Cell::new(false),
@@ -345,8 +367,12 @@ impl Worker {
     /// Mail, I/O, timers, surplus stacks, starved fibers: all that does not come by itself.
     fn look_around(&self) {
         self.seat().take_mail(&self.ready);
-        if self.source_waits.get() != 0 {
+        // What ended the sleep of a lookout is to be read, though none of its own fibers waits.
+        if self.source_waits.get() != 0 || self.roam_due.get() {
             self.look_at_source();
+        }
+        if self.roam_due.get() || self.group().roam.has_waits() {
+            self.look_at_roam();
         }
         // SAFETY: I1, I2 - the borrows end with each call, and none of them runs user code.
         unsafe {
@@ -381,14 +407,24 @@ impl Worker {
                 source.look(self.turn.get(), &woken);
             }
         }
-        loop {
-            let control = woken.pop();
-            if control.is_null() {
-                break;
-            }
-            // SAFETY: the source has claimed it.
-            make_ready(unsafe { Claimed::again(control) });
+        ready_all(&woken);
+    }
+
+    /// Readies fibers that may move and whose I/O has come, as often as a worker that is never idle polls epoll.
+    fn look_at_roam(&self) {
+        let turns = self.turn.get().wrapping_sub(self.roam_turn.get());
+        if !self.roam_due.replace(false) && turns < SOURCE_TURNS && !passed(self.roam_ns.get() + SOURCE_GAP_NS) {
+            return;
         }
+        self.roam_turn.set(self.turn.get());
+        self.roam_ns.set(clock::now_ns());
+        let (roam, woken) = (&self.group().roam, List::new());
+        let alone = roam.looks() == self.roam_looks.get();
+        let looks = roam.look(&woken);
+        if alone {
+            self.roam_looks.set(looks);
+        }
+        ready_all(&woken);
     }
 
     /// Whether a fiber is ready that this worker runs without looking any further: nothing else tells of these.

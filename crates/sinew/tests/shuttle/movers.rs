@@ -1,15 +1,22 @@
 //! Fibers that may move, several groups, workers that come later, and launches of every kind.
 
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
+use shuttle::Runner;
+use shuttle::scheduler::RandomScheduler;
+
+use crate::base::atomic::set_mutant;
 use crate::chan::bounded;
+use crate::event::epoll::{self, Question};
 use crate::rt::runtime::{plain, with_groups};
 use crate::rt::spawn::{Builder, Group, Launch, flush, spawn_batch};
-use crate::scenarios::{explore, explore_one_of};
+use crate::scenarios::{config, explore, explore_one_of, fails_in_a_child};
 use crate::sched::groups::Groups;
 use crate::sched::settings::{Policy, Queue, Settings, Spin};
+use crate::sched::worker::here;
 use crate::{JoinHandle, cancelled, current, park, park_timeout, scope, sleep, spawn, timeout, yield_now};
 
 const MICRO: Duration = Duration::from_micros(1);
@@ -342,4 +349,78 @@ fn a_mover_woken_at_a_heavy_worker_runs() {
             root.join().unwrap();
         });
     });
+}
+
+/// A question at the roam of its group, which is asked when `place` is not null.
+#[derive(Default)]
+struct Roaming {
+    place: AtomicPtr<Question>,
+}
+
+impl Roaming {
+    /// As `rt::io` does it.
+    fn ask(&self) {
+        let worker = here().expect("on a worker");
+        let roam = &worker.group().roam;
+        let me = worker.current().expect("in a fiber");
+        let mut question = Question { answered: Cell::new(false) };
+        roam.instance().unwrap();
+        me.state.begin_wait();
+        epoll::ask(&question, me);
+        if roam.begin_wait() {
+            worker.call_lookout();
+        }
+        self.place.store(&mut question, SeqCst);
+        // SAFETY: the wait was begun; the answer ends it.
+        unsafe { worker.suspend(me) };
+        roam.end_wait();
+    }
+
+    fn answer(&self) {
+        loop {
+            // SAFETY: the frame waits for the answer.
+            match unsafe { self.place.swap(std::ptr::null_mut(), SeqCst).as_ref() } {
+                Some(question) => return epoll::answer(question),
+                None => shuttle::thread::yield_now(),
+            }
+        }
+    }
+}
+
+/// Fibers that may move wait at the roam, for answers that come at any time: while workers run, watch, look out and lie down. Nobody is left asleep.
+fn answers_at_the_roam(groups: &Arc<Groups>) {
+    let asked: Vec<Arc<Roaming>> = (0..2).map(|_| Arc::default()).collect();
+    let askers: Vec<_> = asked
+        .iter()
+        .map(|asked| {
+            let asked = asked.clone();
+            begin(groups, move || (0..2).for_each(|_| asked.ask()))
+        })
+        .collect();
+    let other = begin(groups, || (0..3).for_each(|_| yield_now()));
+    [0, 1, 0].map(|asker: usize| asked[asker].answer());
+    other.join().unwrap();
+    // The last answer comes when all sleep, in most schedules: the lookout alone is woken by it.
+    let all_sleep = || groups.all[0].idle.sleeping().len() == groups.all[0].seats().len();
+    (0..1000).take_while(|_| !all_sleep()).for_each(|_| shuttle::thread::yield_now());
+    asked[1].answer();
+    askers.into_iter().for_each(|asker| asker.join().unwrap());
+}
+
+#[test]
+fn answers_at_the_roam_reach_fibers_that_move() {
+    explore_moving(answers_at_the_roam);
+}
+
+/// The harness notices a lookout that is not woken.
+#[test]
+fn a_lookout_that_is_not_woken_is_noticed() {
+    const CHILD: &str = "SINEW_SHUTTLE_LOSE_LOOKOUT";
+    if std::env::var_os(CHILD).is_some() {
+        set_mutant("no lookout");
+        let scenario = || with_groups(vec![moving(2, Queue::Stealing, false)], answers_at_the_roam);
+        Runner::new(RandomScheduler::new(600), config()).run(scenario);
+        return;
+    }
+    fails_in_a_child("movers::a_lookout_that_is_not_woken_is_noticed", CHILD);
 }

@@ -20,7 +20,7 @@ use crate::{block_on, cancelled, current, park, park_timeout, scope, shield, sle
 /// Schedules of each scenario in CI; half random, half by priorities (PCT).
 const SCHEDULES: usize = 600;
 
-fn config() -> Config {
+pub fn config() -> Config {
     let mut config = Config::new();
     config.stack_size = 256 * 1024;
     // A lost wake-up spins in the futex for ever: far fewer steps than this are needed otherwise.
@@ -268,7 +268,7 @@ fn a_lost_ring_is_noticed() {
     fails_in_a_child("scenarios::a_lost_ring_is_noticed", CHILD);
 }
 
-fn fails_in_a_child(test: &str, variable: &str) {
+pub fn fails_in_a_child(test: &str, variable: &str) {
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(variable, "1")

@@ -1,11 +1,89 @@
+#[path = "../../../src/event/roam.rs"]
+pub mod roam;
 #[path = "../../../src/event/timers.rs"]
 pub mod timers;
+
+/// The instance of a group, whose kernel is another shuttle thread, too. One group at a time has one.
+pub mod epoll {
+    use std::cell::{Cell, RefCell};
+    use std::fs::File;
+    use std::io;
+    use std::os::fd::{OwnedFd, RawFd};
+
+    use crate::base::atomic::{Relaxed, mutant};
+    use crate::base::list::List;
+    use crate::fiber::Control;
+    use crate::fiber::state::Cause;
+    use crate::os::bell::Bell;
+    use crate::os::futex;
+
+    /// What a fiber waits for here. No atomic of shuttle's: the kernel does its part without a switch to another thread.
+    pub struct Question {
+        pub answered: Cell<bool>,
+    }
+
+    // shuttle's threads are one thread of the system.
+    std::thread_local! {
+        static ASKED: RefCell<Vec<(*const Question, *const Control)>> = RefCell::default();
+        /// Bells of sources that watch the instance, each until it is rung once.
+        static WATCHING: RefCell<Vec<*const Bell>> = RefCell::default();
+    }
+
+    pub fn create() -> io::Result<(OwnedFd, u64)> {
+        ASKED.take();
+        WATCHING.take();
+        Ok((File::open("/dev/null")?.into(), 0))
+    }
+
+    pub fn ask(question: &Question, control: &Control) {
+        ASKED.with_borrow_mut(|asked| asked.push((question, control)));
+    }
+
+    pub fn watch(bell: *const Bell) {
+        WATCHING.with_borrow_mut(|watching| watching.push(bell));
+    }
+
+    pub fn has_found() -> bool {
+        // SAFETY: who asks waits until it is answered.
+        ASKED.with_borrow(|asked| asked.iter().any(|(question, _)| unsafe { (**question).answered.get() }))
+    }
+
+    pub fn answer(question: &Question) {
+        question.answered.set(true);
+        if mutant("no lookout") {
+            return;
+        }
+        for bell in WATCHING.take() {
+            // SAFETY: bells are never freed.
+            unsafe {
+                (*bell).word().fetch_add(1, Relaxed);
+                futex::wake_one((*bell).word());
+            }
+        }
+    }
+
+    pub fn look_once<const MOST: usize>(_epoll: RawFd, _instance: u64, woken: &List<Control>) {
+        // SAFETY: as above.
+        let (found, left): (Vec<_>, Vec<_>) = ASKED.take().into_iter().partition(|(question, _)| unsafe { (**question).answered.get() });
+        ASKED.set(left);
+        for (_, control) in found {
+            // SAFETY: it waits for its answer.
+            unsafe {
+                if let Some(claimed) = (*control).claim(Cause::Woken) {
+                    woken.push(claimed.control.cast_mut());
+                }
+            }
+        }
+    }
+}
 
 /// A source whose kernel is another shuttle thread: it [answers](answer) what fibers wait for, and rings the bell of who sleeps.
 pub mod source {
     use std::cell::RefCell;
     use std::io;
+    use std::os::fd::RawFd;
 
+    use super::epoll;
     use crate::base::atomic::{AtomicU32, Relaxed};
     use crate::base::list::List;
     use crate::fiber::Control;
@@ -43,16 +121,25 @@ pub mod source {
         /// Rings seen.
         heard: u32,
         asked: RefCell<Vec<(*const Question, *const Control)>>,
+        watches_roam: bool,
     }
 
     impl Source {
         pub fn open(_io: Io, bell: &Bell) -> io::Result<Self> {
-            Ok(Self { bell, heard: bell.word().load(Relaxed), asked: RefCell::default() })
+            Ok(Self { bell, heard: bell.word().load(Relaxed), asked: RefCell::default(), watches_roam: false })
         }
 
         pub fn ask(&mut self, question: &mut Question, control: &Control) {
             question.bell = self.bell;
             self.asked.borrow_mut().push((question, control));
+        }
+
+        pub fn watch_roam(&mut self, _roam: RawFd) -> io::Result<()> {
+            if !self.watches_roam {
+                self.watches_roam = true;
+                epoll::watch(self.bell);
+            }
+            Ok(())
         }
 
         pub fn is_ring(&self) -> bool {
@@ -85,12 +172,15 @@ pub mod source {
         pub fn sleep(&mut self, deadline_ns: u64) {
             // SAFETY: bells are never freed.
             let word = unsafe { (*self.bell).word() };
-            if !self.has_found() && word.load(Relaxed) == self.heard {
+            let has_found = self.has_found() || (self.watches_roam && epoll::has_found());
+            if !has_found && word.load(Relaxed) == self.heard {
                 // A sleep until idle stacks are to be trimmed, a second away, would hide a wake that is lost.
                 let is_far = deadline_ns.saturating_sub(clock::now_ns()) > 500_000_000;
                 futex::wait(word, self.heard, if is_far { u64::MAX } else { deadline_ns });
             }
             self.heard = word.load(Relaxed);
+            // If it was not rung, it is so once more than it should.
+            self.watches_roam = false;
         }
     }
 }

@@ -1,0 +1,119 @@
+//! Where fibers that may move wait for I/O: one epoll instance for all workers of a group.
+//!
+//! A fiber that stays waits at its own worker's source, and for that worker. One that may move is not to stand behind a fiber that computes: whichever worker looks here gets it. (A ring cannot be
+//! shared so: it answers the thread that asked.)
+//!
+//! # Who looks
+//! Every worker that runs fibers, from time to time. Of those that sleep one, the *lookout*: it sleeps in its own source, which watches this instance too. When it gets up, one of the others is to
+//! *watch*: it sleeps for a millisecond at a time, and when nobody has looked meanwhile, it is the lookout. So a worker that is held by one fiber delays I/O by a millisecond or two, and a group that
+//! has much to do pays for a wake in a millisecond.
+//!
+//! # Invariants
+//! I1. While fibers wait here and a worker sleeps, there is a lookout, or a worker that watches, or one on its way to become that: who leaves the post, or waits as the first, calls one (`is_deserted`);
+//!     who lies down without a post looks once more (`is_unattended`). Their fences meet (`Idle::enter_sleep`).
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
+
+use super::epoll;
+use crate::base::atomic::{AtomicU64, AtomicUsize, Relaxed, SeqCst, fence};
+use crate::base::list::List;
+use crate::fiber::Control;
+
+/// Events fetched by one call. Arbitrary; what is left is fetched by the next.
+const EVENTS: usize = 64;
+
+/// The instance of one group, and who looks after it.
+pub(crate) struct Roam {
+    /// Opened at the first wait: the descriptor, and which instance it is.
+    epoll: OnceLock<(OwnedFd, u64)>,
+    /// Fibers that wait here.
+    waits: AtomicUsize,
+    /// How often somebody has looked.
+    looks: AtomicU64,
+    /// 1 while there is a lookout.
+    lookout: AtomicUsize,
+    watchers: AtomicUsize,
+}
+
+impl Roam {
+    pub(crate) fn new() -> Self {
+        let zero = || AtomicUsize::new(0);
+        Self { epoll: OnceLock::new(), waits: zero(), looks: AtomicU64::new(0), lookout: zero(), watchers: zero() }
+    }
+
+    /// The instance, and its number.
+    ///
+    /// # Errors
+    /// If it could not be opened.
+    pub(crate) fn instance(&self) -> io::Result<(RawFd, u64)> {
+        let (fd, number) = match self.epoll.get() {
+            Some(open) => open,
+            None => {
+                let new = epoll::create()?;
+                self.epoll.get_or_init(|| new)
+            }
+        };
+        Ok((fd.as_raw_fd(), *number))
+    }
+
+    /// Whether fibers wait here. A relaxed look.
+    #[inline]
+    pub(crate) fn has_waits(&self) -> bool {
+        self.waits.load(Relaxed) != 0
+    }
+
+    /// A fiber waits here from now on; whether it is the first, and [somebody must be called](Self::is_deserted) if nobody looks.
+    #[must_use]
+    pub(crate) fn begin_wait(&self) -> bool {
+        self.waits.fetch_add(1, Relaxed) == 0
+    }
+
+    /// It does no longer.
+    pub(crate) fn end_wait(&self) {
+        self.waits.fetch_sub(1, Relaxed);
+    }
+
+    /// Appends the fibers that something has come for to `woken`; gives how often somebody has looked by now.
+    pub(crate) fn look(&self, woken: &List<Control>) -> u64 {
+        let Some((fd, number)) = self.epoll.get() else { return self.looks() };
+        epoll::look_once::<EVENTS>(fd.as_raw_fd(), *number, woken);
+        self.looks.fetch_add(1, Relaxed) + 1
+    }
+
+    pub(crate) fn looks(&self) -> u64 {
+        self.looks.load(Relaxed)
+    }
+
+    /// Makes the caller, which goes to sleep, the lookout; `false` if there is one.
+    #[must_use]
+    pub(crate) fn take_post(&self) -> bool {
+        self.lookout.compare_exchange(0, 1, Relaxed, Relaxed).is_ok()
+    }
+
+    /// The lookout has got up.
+    pub(crate) fn leave_post(&self) {
+        self.lookout.store(0, Relaxed);
+    }
+
+    /// Whether fibers wait here and nobody asleep is woken by what they wait for.
+    pub(crate) fn is_unattended(&self) -> bool {
+        self.has_waits() && self.lookout.load(Relaxed) == 0
+    }
+
+    pub(crate) fn begin_watch(&self) {
+        self.watchers.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn end_watch(&self) {
+        self.watchers.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether a sleeper must be called to watch: by one who has left the post, or waits here as the first (I1).
+    pub(crate) fn is_deserted(&self) -> bool {
+        // SeqCst: meets the fence in `Idle::enter_sleep`. Either the caller sees who sleeps, or that one sees that nobody looks.
+        fence(SeqCst);
+        self.is_unattended() && self.watchers.load(Relaxed) == 0
+    }
+}

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Gate, in_child, is_child, poll_until};
+use common::{Gate, cpus_of_workers, in_child, is_child, poll_until};
 use sinew::{Builder, Group, JoinHandle, Queue, Runtime, RuntimeBuilder};
 
 fn growing(least: usize, most: usize) -> RuntimeBuilder {
@@ -224,20 +224,6 @@ fn a_hook_that_panics_harms_nobody() {
         rt.shutdown_timeout(Duration::from_secs(60)).unwrap();
         assert_eq!(stopped.load(SeqCst), 3);
     }
-}
-
-/// The CPUs that each worker of this process may use, by its name.
-fn cpus_of_workers() -> Vec<(String, String)> {
-    let of = |task: std::io::Result<std::fs::DirEntry>| {
-        let path = task.ok()?.path();
-        let name = std::fs::read_to_string(path.join("comm")).ok()?.trim().to_owned();
-        let status = std::fs::read_to_string(path.join("status")).ok()?;
-        let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_owned();
-        name.strip_prefix("sinew-").filter(|name| name.contains('.')).map(|name| (name.to_owned(), cpus))
-    };
-    let mut all: Vec<_> = std::fs::read_dir("/proc/self/task").unwrap().filter_map(of).collect();
-    all.sort();
-    all
 }
 
 #[test]

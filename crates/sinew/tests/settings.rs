@@ -2,12 +2,11 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use common::{Gate, in_child, is_child, poll_until};
+use common::{Gate, cpus_of_workers, in_child, is_child, poll_until};
 use sinew::{Builder, Group, JoinHandle, Metrics, Policy, Profile, Queue, Runtime, RuntimeBuilder, Spin};
 
 fn join_all<T>(handles: Vec<JoinHandle<T>>) -> Vec<T> {
@@ -23,18 +22,6 @@ fn refusal(builder: RuntimeBuilder) -> String {
     let error = builder.build().expect_err("it is to be refused");
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{error}");
     error.to_string()
-}
-
-/// The CPUs that each worker of this process may use, by its name.
-fn cpus_of_workers() -> BTreeMap<String, String> {
-    let of = |task: std::io::Result<std::fs::DirEntry>| {
-        let path = task.ok()?.path();
-        let name = std::fs::read_to_string(path.join("comm")).ok()?.trim().to_owned();
-        let status = std::fs::read_to_string(path.join("status")).ok()?;
-        let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_owned();
-        name.strip_prefix("sinew-").filter(|name| name.contains('.')).map(|name| (name.to_owned(), cpus))
-    };
-    std::fs::read_dir("/proc/self/task").unwrap().filter_map(of).collect()
 }
 
 /// Waits until all workers that there are sleep: each has been bound by then.
@@ -181,7 +168,7 @@ fn workers_are_bound_to_the_cpus_of_the_list() {
             rt.run(|| join_all((0..4).map(|_| sinew::spawn(std::thread::yield_now)).collect()));
             await_sleep(&rt);
             let workers = cpus_of_workers();
-            assert!(workers.len() >= 3 && workers.values().all(|cpus| *cpus == expected.to_string() || own.len() == 1), "{workers:?}");
+            assert!(workers.len() >= 3 && workers.iter().all(|(_, cpus)| *cpus == expected.to_string() || own.len() == 1), "{workers:?}");
             rt.shutdown_timeout(Duration::from_secs(60)).unwrap();
             poll_until("the workers to be gone", || cpus_of_workers().is_empty());
         }
@@ -201,7 +188,7 @@ fn forbidden_cpus_are_left_to_others() {
         await_sleep(&rt);
         let workers = cpus_of_workers();
         assert!(
-            workers.len() == 2 && workers.values().all(|cpus| !cpus.split(['-', ',']).any(|id| id == own[0].to_string())),
+            workers.len() == 2 && workers.iter().all(|(_, cpus)| !cpus.split(['-', ',']).any(|id| id == own[0].to_string())),
             "{workers:?}"
         );
     });
@@ -213,7 +200,7 @@ fn each_worker_has_a_cpu_of_its_own_if_there_are_enough() {
         let own = own_cpus();
         let rt = Runtime::builder().workers(own.len().min(64)).one_cpu_per_worker(true).build().unwrap();
         await_sleep(&rt);
-        let mut cpus: Vec<String> = cpus_of_workers().into_values().collect();
+        let mut cpus: Vec<String> = cpus_of_workers().into_iter().map(|(_, cpus)| cpus).collect();
         let count = cpus.len();
         cpus.sort();
         cpus.dedup();

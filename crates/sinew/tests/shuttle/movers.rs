@@ -1,13 +1,14 @@
 //! Fibers that may move, several groups, workers that come later, and launches of every kind.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use crate::chan::bounded;
+use crate::one_place::Alone;
 use crate::rt::runtime::{plain, with_groups};
 use crate::rt::spawn::{Builder, Group, Launch, flush, spawn_batch};
-use crate::scenarios::{explore, explore_one_of};
+use crate::scenarios::{explore, explore_one_of, unpark_until_ended};
 use crate::sched::groups::Groups;
 use crate::sched::settings::{Policy, Queue, Settings, Spin};
 use crate::{JoinHandle, cancelled, current, park, park_timeout, scope, sleep, spawn, timeout, yield_now};
@@ -34,23 +35,6 @@ fn begin<T: Send + 'static>(groups: &Arc<Groups>, f: impl FnOnce() -> T + Send +
     Builder::new().spawn_in(groups, f).unwrap()
 }
 
-/// Says that its fiber runs, and never on two workers at once.
-#[derive(Default)]
-struct Alone(AtomicBool);
-
-impl Alone {
-    fn begin(&self) {
-        assert!(!self.0.swap(true, SeqCst), "a fiber runs on two workers at once");
-    }
-
-    fn out<T>(&self, waits: impl FnOnce() -> T) -> T {
-        assert!(self.0.swap(false, SeqCst), "a fiber runs on two workers at once");
-        let value = waits();
-        self.begin();
-        value
-    }
-}
-
 #[test]
 fn movers_that_are_unparked_by_fibers_and_threads_go_on_once() {
     explore_moving(|groups| {
@@ -70,13 +54,7 @@ fn movers_that_are_unparked_by_fibers_and_threads_go_on_once() {
                 })
             })
             .collect();
-        for sleeper in sleepers {
-            while !sleeper.is_finished() {
-                sleeper.fiber().unpark();
-                shuttle::thread::yield_now();
-            }
-            sleeper.join().unwrap();
-        }
+        sleepers.into_iter().for_each(unpark_until_ended);
     });
 }
 

@@ -73,6 +73,11 @@ fn the_builder_refuses_by_name_and_says_what_is_allowed() {
         (new().workers(0), "RuntimeBuilder::workers(0) is refused: it must be a whole number from 1 to 4096"),
         (new().workers(4097), "RuntimeBuilder::workers(4097) is refused"),
         (new().workers_min(0), "RuntimeBuilder::workers_min(0) is refused: it must be a whole number from 1 to 4096"),
+        (new().workers(2).workers_min(3), "RuntimeBuilder::workers_min(3) is refused: it must be at most RuntimeBuilder::workers(2)"),
+        (
+            new().workers(4).group_size(2).workers_min(3),
+            "RuntimeBuilder::workers_min(3) is refused: it must be at most RuntimeBuilder::group_size(2)",
+        ),
         (new().group_size(0), "RuntimeBuilder::group_size(0) is refused: it must be a whole number from 1 to 64"),
         (new().group_size(65), "RuntimeBuilder::group_size(65) is refused"),
         (new().background(64), "RuntimeBuilder::background(64) is refused: it must be a whole number from 0 to 63"),
@@ -289,6 +294,28 @@ fn a_bad_variable_is_refused_by_name_with_what_is_allowed() {
             assert!(child.status.success(), "{variable}={value}: {text}");
             let expected = format!("refused: {variable}={value:?} is refused: it must be {allowed}");
             assert!(text.lines().any(|line| line == expected), "{variable}={value}: {text}");
+        }
+    }
+}
+
+#[test]
+fn more_workers_to_begin_with_than_there_may_be_are_refused_by_the_names_of_both() {
+    const TEST: &str = "more_workers_to_begin_with_than_there_may_be_are_refused_by_the_names_of_both";
+    if is_child(TEST) {
+        eprintln!("refused: {}", refusal(Runtime::builder()));
+        eprintln!("refused: {}", refusal(Runtime::builder().workers(1)));
+        // What the builder says wins, and a profile finds its sizes.
+        Runtime::builder().workers(2).workers_min(2).profile(Profile::Io).build().unwrap();
+        return;
+    }
+    let workers = "RuntimeBuilder::workers(1)";
+    for (variable, value, named) in [("SINEW_WORKERS", "2", r#"SINEW_WORKERS="2""#), ("SINEW_GROUP_SIZE", "1", r#"SINEW_GROUP_SIZE="1""#)] {
+        let child = in_child(TEST, &[("SINEW_WORKERS_MIN", "3"), (variable, value)]);
+        let text = String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success(), "{variable}: {text}");
+        for most in [named, workers] {
+            let expected = format!("refused: SINEW_WORKERS_MIN=\"3\" is refused: it must be at most {most}");
+            assert!(text.lines().any(|line| line == expected), "{variable}: {text}");
         }
     }
 }

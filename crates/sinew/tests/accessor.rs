@@ -1,126 +1,16 @@
-//! Law R1 under migration: after each move a fiber finds the worker that it is at, and not the one where its function began.
+//! Law R1 in a program that is optimised as a whole, as `cargo test --release --test accessor` is.
 //!
-//! It says something when it is optimised as a whole, with link-time optimisation, as `cargo test --release --test accessor` is: there the runtime's thread-local could be inlined into the
-//! loops below, and its address be kept over a suspension. Failed so when `sched::worker::here` was inlined without its barrier.
+//! On x86_64 a program reaches its thread-locals by one instruction, so that no address can be kept: there `crates/loaded` is the test that can fail.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-
-use sinew::{Queue, Runtime};
-
-const FIBERS: usize = 8;
-const ROUNDS: usize = if cfg!(debug_assertions) { 300 } else { 5_000 };
-
-/// By thread, as the kernel names it: its worker.
-type Known = Mutex<HashMap<i32, usize>>;
-
-/// The kernel's name of the thread that runs the caller. A system call: nothing can be kept of it.
-fn kernel_thread() -> i32 {
-    // SAFETY: no argument, no pointer.
-    unsafe { libc::gettid() }
-}
-
-/// Learns whose thread this is, from a fiber that has never moved.
-#[inline(never)]
-fn learn(known: &Known) {
-    let (thread, worker) = (kernel_thread(), sinew::hidden::worker());
-    assert_ne!(worker, 0, "in a fiber");
-    let before = known.lock().unwrap_or_else(PoisonError::into_inner).insert(thread, worker);
-    assert!(before.is_none_or(|before| before == worker), "a thread has two workers");
-}
-
-/// What is seen after a wait: thread and worker.
-type Seen = Vec<(i32, usize)>;
-
-/// Waits in a loop, in one function, with all that the library lets be inlined in it.
-fn wanders(known: &Known, waits: impl Fn(usize)) -> Seen {
-    learn(known);
-    let mut seen = Vec::with_capacity(ROUNDS);
-    for round in 0..ROUNDS {
-        let (thread, worker) = (kernel_thread(), sinew::hidden::worker());
-        seen.push((thread, worker));
-        waits(round);
-        let (thread, worker) = (kernel_thread(), sinew::hidden::worker());
-        seen.push((thread, worker));
-    }
-    seen
-}
-
-/// Shaken, so that every wait moves.
-fn shaken(queue: Queue) -> Runtime {
-    // SAFETY: the fibers keep nothing of a thread across a suspension; what they note of it are numbers.
-    let builder = unsafe { Runtime::builder().workers(3).queue(queue).migrate_started_fibers() };
-    builder.build().unwrap()
-}
-
-fn check(waits: impl Fn(usize) + Clone + Send + 'static) {
-    for queue in [Queue::Shared, Queue::Stealing] {
-        let runtime = shaken(queue);
-        let known = Arc::new(Known::default());
-        let fibers: Vec<_> = (0..FIBERS)
-            .map(|_| {
-                let (known, waits) = (known.clone(), waits.clone());
-                runtime.spawn(move || wanders(&known, waits))
-            })
-            .collect();
-        let all: Vec<Seen> = fibers.into_iter().map(|fiber| fiber.join().unwrap()).collect();
-        // Whatever thread has not been learnt by now runs fibers from their begin.
-        let known = known.lock().unwrap();
-        let mut moves = 0;
-        for seen in &all {
-            moves += seen.windows(2).filter(|pair| pair[0].0 != pair[1].0).count();
-            for (thread, worker) in seen {
-                if let Some(of_thread) = known.get(thread) {
-                    assert_eq!(worker, of_thread, "{queue:?}: a fiber on thread {thread} takes another worker for its own");
-                }
-            }
-        }
-        // By whoever is on it: a thread has one worker, and a worker one thread.
-        let mut by_thread = HashMap::new();
-        let mut by_worker = HashMap::new();
-        for (thread, worker) in all.iter().flatten() {
-            assert_eq!(by_thread.entry(thread).or_insert(worker), &worker, "{queue:?}: a thread with two workers");
-            assert_eq!(by_worker.entry(worker).or_insert(thread), &thread, "{queue:?}: a worker with two threads");
-        }
-        assert!(moves > ROUNDS, "{queue:?}: nothing was tested, with {moves} moves");
-    }
-}
-
-/// Runs this program again with fibers that are moved at every chance; `true` in that.
-fn is_shaken(test: &str) -> bool {
-    if std::env::var_os("SINEW_SHAKE").is_some() {
-        return true;
-    }
-    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    let output = command.args(["--exact", test]).env("SINEW_SHAKE", "1").output().unwrap();
-    assert!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    false
-}
+#[path = "common/wanderers.rs"]
+mod wanderers;
 
 #[test]
 fn after_each_yield_a_fiber_finds_its_worker() {
-    if is_shaken("after_each_yield_a_fiber_finds_its_worker") {
-        check(|_| sinew::yield_now());
-    }
+    wanderers::yields();
 }
 
 #[test]
 fn after_each_kind_of_wait_a_fiber_finds_its_worker() {
-    if is_shaken("after_each_kind_of_wait_a_fiber_finds_its_worker") {
-        check(|round| match round % 3 {
-            0 => {
-                let me = sinew::current();
-                let waker = sinew::spawn(move || me.unpark());
-                sinew::park();
-                waker.join().unwrap();
-            }
-            1 => sinew::yield_now(),
-            _ => {
-                let (sender, receiver) = sinew::chan::bounded(0);
-                let other = sinew::spawn(move || sender.send(1).unwrap());
-                assert_eq!(receiver.recv(), Ok(1));
-                other.join().unwrap();
-            }
-        });
-    }
+    wanderers::waits();
 }

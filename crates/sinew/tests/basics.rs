@@ -1,5 +1,7 @@
 //! The first promises: spawn, join, run, scope, park, sleep, yield, names, panics; from fibers and from plain threads.
 
+mod common;
+
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -404,34 +406,24 @@ fn rounding_mode_does_not_leak_between_fibers() {
     // F2 for the floating-point control words. Rust must not compute under another mode, so only the words are compared.
     #[cfg(target_arch = "x86_64")]
     {
-        fn words() -> (u32, u16) {
-            let (mut mxcsr, mut x87) = (0u32, 0u16);
-            // SAFETY: stores the control words and nothing else.
-            unsafe { std::arch::asm!("stmxcsr [{}]", "fnstcw [{}]", in(reg) &mut mxcsr, in(reg) &mut x87) };
-            (mxcsr & !0x3f, x87)
-        }
-        fn set(words: (u32, u16)) {
-            // SAFETY: the words are the default ones but for the rounding bits, which nothing here computes under.
-            unsafe { std::arch::asm!("ldmxcsr [{}]", "fldcw [{}]", in(reg) &words.0, in(reg) &words.1) };
-        }
+        use common::rounding::{DEFAULT, mode, set, words};
         let rt = runtime(1);
         rt.run(|| {
             sinew::scope(|s| {
-                for mode in 0..4u32 {
+                for i in 0..4 {
                     s.spawn(move || {
-                        assert_eq!(words(), (0x1f80, 0x37f), "a fresh fiber does not have the default words");
-                        let mine = (0x1f80 | mode << 13, 0x37f | (mode as u16) << 10);
-                        set(mine);
+                        assert_eq!(words(), DEFAULT, "a fresh fiber does not have the default words");
+                        set(mode(i));
                         for _ in 0..100 {
                             sinew::yield_now();
-                            assert_eq!(words(), mine);
+                            assert_eq!(words(), mode(i));
                             sinew::sleep(Duration::from_micros(10));
-                            assert_eq!(words(), mine);
+                            assert_eq!(words(), mode(i));
                         }
                     });
                 }
             });
-            assert_eq!(words(), (0x1f80, 0x37f));
+            assert_eq!(words(), DEFAULT);
         });
     }
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Gate, in_child, is_child, poll_until};
-use sinew::{Builder, Group, JoinHandle, Queue, Runtime, RuntimeBuilder};
+use common::{Gate, cpus_of_workers, in_child, is_child, poll_until};
+use sinew::{Builder, Group, JoinHandle, Profile, Queue, Runtime, RuntimeBuilder};
 
 fn growing(least: usize, most: usize) -> RuntimeBuilder {
     Runtime::builder().workers(most).group_size(most).workers_min(least)
@@ -29,10 +29,16 @@ fn a_group_begins_with_few_workers_and_has_at_most_all() {
     assert_eq!(workers(&rt), [2, 1], "a background group begins with one");
     assert_eq!(metrics.groups.iter().map(|group| group.workers_max).collect::<Vec<_>>(), [5, 5]);
     assert_eq!(metrics.workers.len(), 3);
-    // More than all is all; none is refused.
-    assert_eq!(workers(&growing(9, 3).build().unwrap()), [3]);
-    let error = growing(0, 3).build().unwrap_err();
-    assert!(error.to_string().contains("workers_min(0) is refused: it must be a whole number from 1"), "{error}");
+    assert_eq!(workers(&growing(3, 3).build().unwrap()), [3]);
+    // None is refused, and more than all. Where the machine or a profile says how many there are, all is the most.
+    for (least, said) in [(0, "it must be a whole number from 1 to 4096"), (4, "it must be at most RuntimeBuilder::workers(3)")] {
+        let error = growing(least, 3).build().unwrap_err();
+        assert_eq!(error.to_string(), format!("RuntimeBuilder::workers_min({least}) is refused: {said}"));
+    }
+    let all = Runtime::builder().workers_min(4096).build().unwrap().metrics();
+    assert!(all.groups.iter().all(|group| group.workers == group.workers_max), "{all:?}");
+    let shared_out = Runtime::builder().workers(45).profile(Profile::IoHeavy).workers_min(45).build().unwrap().metrics();
+    assert!(shared_out.groups.len() > 1 && shared_out.workers.len() == 45, "{shared_out:?}");
 }
 
 #[test]
@@ -224,20 +230,6 @@ fn a_hook_that_panics_harms_nobody() {
         rt.shutdown_timeout(Duration::from_secs(60)).unwrap();
         assert_eq!(stopped.load(SeqCst), 3);
     }
-}
-
-/// The CPUs that each worker of this process may use, by its name.
-fn cpus_of_workers() -> Vec<(String, String)> {
-    let of = |task: std::io::Result<std::fs::DirEntry>| {
-        let path = task.ok()?.path();
-        let name = std::fs::read_to_string(path.join("comm")).ok()?.trim().to_owned();
-        let status = std::fs::read_to_string(path.join("status")).ok()?;
-        let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_owned();
-        name.strip_prefix("sinew-").filter(|name| name.contains('.')).map(|name| (name.to_owned(), cpus))
-    };
-    let mut all: Vec<_> = std::fs::read_dir("/proc/self/task").unwrap().filter_map(of).collect();
-    all.sort();
-    all
 }
 
 #[test]

@@ -244,18 +244,7 @@ fn dispatch_while_the_runtime_ends_is_refused_or_run_never_lost() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn rounding_mode_does_not_leak_into_a_dispatched_fiber_nor_back() {
-    fn words() -> (u32, u16) {
-        let (mut mxcsr, mut x87) = (0u32, 0u16);
-        // SAFETY: stores the control words and nothing else.
-        unsafe { std::arch::asm!("stmxcsr [{}]", "fnstcw [{}]", in(reg) &mut mxcsr, in(reg) &mut x87) };
-        (mxcsr & !0x3f, x87)
-    }
-    fn set(words: (u32, u16)) {
-        // SAFETY: the words are the default ones but for the rounding bits, which nothing here computes under.
-        unsafe { std::arch::asm!("ldmxcsr [{}]", "fldcw [{}]", in(reg) &words.0, in(reg) &words.1) };
-    }
-    const DEFAULT: (u32, u16) = (0x1f80, 0x37f);
-    let mode = |i: u32| (DEFAULT.0 | (i % 4) << 13, DEFAULT.1 | ((i % 4) as u16) << 10);
+    use common::rounding::{DEFAULT, mode, set, words};
     for hooked in [false, true] {
         alone(|| {
             if hooked {

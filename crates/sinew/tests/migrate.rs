@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread::ThreadId;
 use std::time::Duration;
 
+use common::one_place::Alone;
 use common::{is_child, pair, panics, poll_until, rounds, until};
 use sinew::chan::{Receiver, Sender, bounded, unbounded};
 use sinew::sync::{Condvar, Mutex, RwLock, Semaphore};
@@ -70,24 +71,6 @@ fn move_on() {
     goes_on.store(true, SeqCst);
     holder.join().unwrap();
     assert_ne!(before, after, "the worker is held, and its fiber went on there");
-}
-
-/// Says that its fiber runs, and never on two workers at once.
-#[derive(Default)]
-struct Alone(AtomicBool);
-
-impl Alone {
-    fn begin(&self) {
-        assert!(!self.0.swap(true, SeqCst), "a fiber runs on two workers at once");
-    }
-
-    /// Does what may suspend.
-    fn out<T>(&self, waits: impl FnOnce() -> T) -> T {
-        assert!(self.0.swap(false, SeqCst), "a fiber runs on two workers at once");
-        let value = waits();
-        self.begin();
-        value
-    }
 }
 
 /// A small generator, so that each fiber goes its own way.

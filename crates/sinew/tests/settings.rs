@@ -2,12 +2,11 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use common::{Gate, in_child, is_child, poll_until};
+use common::{Gate, cpus_of_workers, in_child, is_child, poll_until};
 use sinew::{Builder, Group, JoinHandle, Metrics, Policy, Profile, Queue, Runtime, RuntimeBuilder, Spin};
 
 fn join_all<T>(handles: Vec<JoinHandle<T>>) -> Vec<T> {
@@ -23,18 +22,6 @@ fn refusal(builder: RuntimeBuilder) -> String {
     let error = builder.build().expect_err("it is to be refused");
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{error}");
     error.to_string()
-}
-
-/// The CPUs that each worker of this process may use, by its name.
-fn cpus_of_workers() -> BTreeMap<String, String> {
-    let of = |task: std::io::Result<std::fs::DirEntry>| {
-        let path = task.ok()?.path();
-        let name = std::fs::read_to_string(path.join("comm")).ok()?.trim().to_owned();
-        let status = std::fs::read_to_string(path.join("status")).ok()?;
-        let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_owned();
-        name.strip_prefix("sinew-").filter(|name| name.contains('.')).map(|name| (name.to_owned(), cpus))
-    };
-    std::fs::read_dir("/proc/self/task").unwrap().filter_map(of).collect()
 }
 
 /// Waits until all workers that there are sleep: each has been bound by then.
@@ -86,6 +73,11 @@ fn the_builder_refuses_by_name_and_says_what_is_allowed() {
         (new().workers(0), "RuntimeBuilder::workers(0) is refused: it must be a whole number from 1 to 4096"),
         (new().workers(4097), "RuntimeBuilder::workers(4097) is refused"),
         (new().workers_min(0), "RuntimeBuilder::workers_min(0) is refused: it must be a whole number from 1 to 4096"),
+        (new().workers(2).workers_min(3), "RuntimeBuilder::workers_min(3) is refused: it must be at most RuntimeBuilder::workers(2)"),
+        (
+            new().workers(4).group_size(2).workers_min(3),
+            "RuntimeBuilder::workers_min(3) is refused: it must be at most RuntimeBuilder::group_size(2)",
+        ),
         (new().group_size(0), "RuntimeBuilder::group_size(0) is refused: it must be a whole number from 1 to 64"),
         (new().group_size(65), "RuntimeBuilder::group_size(65) is refused"),
         (new().background(64), "RuntimeBuilder::background(64) is refused: it must be a whole number from 0 to 63"),
@@ -181,7 +173,7 @@ fn workers_are_bound_to_the_cpus_of_the_list() {
             rt.run(|| join_all((0..4).map(|_| sinew::spawn(std::thread::yield_now)).collect()));
             await_sleep(&rt);
             let workers = cpus_of_workers();
-            assert!(workers.len() >= 3 && workers.values().all(|cpus| *cpus == expected.to_string() || own.len() == 1), "{workers:?}");
+            assert!(workers.len() >= 3 && workers.iter().all(|(_, cpus)| *cpus == expected.to_string() || own.len() == 1), "{workers:?}");
             rt.shutdown_timeout(Duration::from_secs(60)).unwrap();
             poll_until("the workers to be gone", || cpus_of_workers().is_empty());
         }
@@ -201,7 +193,7 @@ fn forbidden_cpus_are_left_to_others() {
         await_sleep(&rt);
         let workers = cpus_of_workers();
         assert!(
-            workers.len() == 2 && workers.values().all(|cpus| !cpus.split(['-', ',']).any(|id| id == own[0].to_string())),
+            workers.len() == 2 && workers.iter().all(|(_, cpus)| !cpus.split(['-', ',']).any(|id| id == own[0].to_string())),
             "{workers:?}"
         );
     });
@@ -213,7 +205,7 @@ fn each_worker_has_a_cpu_of_its_own_if_there_are_enough() {
         let own = own_cpus();
         let rt = Runtime::builder().workers(own.len().min(64)).one_cpu_per_worker(true).build().unwrap();
         await_sleep(&rt);
-        let mut cpus: Vec<String> = cpus_of_workers().into_values().collect();
+        let mut cpus: Vec<String> = cpus_of_workers().into_iter().map(|(_, cpus)| cpus).collect();
         let count = cpus.len();
         cpus.sort();
         cpus.dedup();
@@ -302,6 +294,28 @@ fn a_bad_variable_is_refused_by_name_with_what_is_allowed() {
             assert!(child.status.success(), "{variable}={value}: {text}");
             let expected = format!("refused: {variable}={value:?} is refused: it must be {allowed}");
             assert!(text.lines().any(|line| line == expected), "{variable}={value}: {text}");
+        }
+    }
+}
+
+#[test]
+fn more_workers_to_begin_with_than_there_may_be_are_refused_by_the_names_of_both() {
+    const TEST: &str = "more_workers_to_begin_with_than_there_may_be_are_refused_by_the_names_of_both";
+    if is_child(TEST) {
+        eprintln!("refused: {}", refusal(Runtime::builder()));
+        eprintln!("refused: {}", refusal(Runtime::builder().workers(1)));
+        // What the builder says wins, and a profile finds its sizes.
+        Runtime::builder().workers(2).workers_min(2).profile(Profile::Io).build().unwrap();
+        return;
+    }
+    let workers = "RuntimeBuilder::workers(1)";
+    for (variable, value, named) in [("SINEW_WORKERS", "2", r#"SINEW_WORKERS="2""#), ("SINEW_GROUP_SIZE", "1", r#"SINEW_GROUP_SIZE="1""#)] {
+        let child = in_child(TEST, &[("SINEW_WORKERS_MIN", "3"), (variable, value)]);
+        let text = String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success(), "{variable}: {text}");
+        for most in [named, workers] {
+            let expected = format!("refused: SINEW_WORKERS_MIN=\"3\" is refused: it must be at most {most}");
+            assert!(text.lines().any(|line| line == expected), "{variable}: {text}");
         }
     }
 }

@@ -68,7 +68,7 @@ impl Plan {
             spin: random.pick(&SPINS),
             steal_ratio: random.pick(&STEAL_RATIOS),
             workers,
-            workers_min: if random.once_in(2) { 1 } else { workers },
+            workers_min: if random.once_in(2) { 1 } else { group_size },
             group_size,
             background: random.between(0, BACKGROUND_MAX),
         }

@@ -31,26 +31,31 @@ type Word = libc::c_ulong;
 const WORD_BITS: usize = Word::BITS as usize;
 /// Words to begin with: 1024 CPUs. Most kernels want no more.
 const WORDS_FIRST: usize = 1024 / WORD_BITS;
+/// Words beyond which no kernel wants more: a million CPUs, far above what Linux can be built for (8192). One that refuses as many, as a sandbox that says EINVAL to what it forbids, refuses the call.
+const WORDS_MAX: usize = (1 << 20) / WORD_BITS;
 
 /// The CPUs that this thread, and those it starts, may run on, in order.
 pub(crate) fn affinity() -> io::Result<Vec<usize>> {
-    affinity_from(WORDS_FIRST)
+    affinity_from(WORDS_FIRST, own_mask)
 }
 
-/// Asks with room for `words`, and twice as much each time that it is too little.
-fn affinity_from(mut words: usize) -> io::Result<Vec<usize>> {
+/// Asks with room for `words`, and twice as much each time that it is too little, up to [`WORDS_MAX`].
+fn affinity_from(mut words: usize, ask: impl Fn(&mut [Word]) -> io::Result<()>) -> io::Result<Vec<usize>> {
     loop {
         let mut mask: Vec<Word> = vec![0; words];
-        // SAFETY: the call writes at most that many bytes to the mask, which has them.
-        if unsafe { libc::sched_getaffinity(0, size_of_val(&mask[..]), mask.as_mut_ptr().cast()) } == 0 {
-            return Ok((0..words * WORD_BITS).filter(|id| mask[id / WORD_BITS] >> (id % WORD_BITS) & 1 == 1).collect());
+        match ask(&mut mask) {
+            Ok(()) => return Ok((0..words * WORD_BITS).filter(|id| mask[id / WORD_BITS] >> (id % WORD_BITS) & 1 == 1).collect()),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && words < WORDS_MAX => words = (2 * words).max(1),
+            Err(error) => return Err(error),
         }
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::EINVAL) {
-            return Err(error);
-        }
-        words = (2 * words).max(1);
     }
+}
+
+/// Writes this thread's mask; EINVAL if there is too little room for it.
+fn own_mask(mask: &mut [Word]) -> io::Result<()> {
+    // SAFETY: the call writes at most that many bytes to the mask, which has them.
+    let status = unsafe { libc::sched_getaffinity(0, size_of_val(mask), mask.as_mut_ptr().cast()) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Lets this thread run on `cpus` only.
@@ -71,13 +76,28 @@ pub(crate) fn bind(cpus: &[usize]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     #[test]
     fn the_mask_is_read_whatever_room_is_offered_first() {
         let cpus = affinity().expect("a mask");
         assert!(!cpus.is_empty());
-        assert_eq!(affinity_from(0).expect("a mask"), cpus);
-        assert_eq!(affinity_from(16 * WORDS_FIRST).expect("a mask"), cpus);
+        assert_eq!(affinity_from(0, own_mask).expect("a mask"), cpus);
+        assert_eq!(affinity_from(16 * WORDS_FIRST, own_mask).expect("a mask"), cpus);
+    }
+
+    #[test]
+    fn a_system_that_refuses_every_room_is_asked_a_few_times() {
+        let asked = Cell::new(0);
+        for (code, times) in [(libc::EINVAL, 11), (libc::EPERM, 1)] {
+            asked.set(0);
+            let refuses = |_: &mut [Word]| {
+                asked.set(asked.get() + 1);
+                Err(io::Error::from_raw_os_error(code))
+            };
+            let error = affinity_from(WORDS_FIRST, refuses).expect_err("it is refused");
+            assert_eq!((error.raw_os_error(), asked.get()), (Some(code), times));
+        }
     }
 
     /// On a thread of its own, which takes the binding with it.

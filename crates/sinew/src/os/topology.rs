@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::cpu_list::{CpuList, Show, parse_kernel};
 
@@ -21,8 +21,6 @@ pub(crate) struct Cpu {
     pub(crate) id: usize,
     /// The NUMA node it belongs to, as the machine numbers them.
     pub(crate) node: usize,
-    /// The physical core it is part of: the lowest id of that core's CPUs.
-    pub(crate) core: usize,
 }
 
 /// CPUs, by id: of a machine, or those of it that workers may use.
@@ -31,6 +29,8 @@ pub(crate) struct Topology {
     pub(crate) cpus: Vec<Cpu>,
     /// What the process may use of the machine.
     pub(crate) affinity: Vec<usize>,
+    /// Where the machine describes its CPUs. Which of them share a core is read when it is asked for: two files of each.
+    directory: PathBuf,
 }
 
 /// The CPUs that a thread is bound to; `None` leaves it as it is.
@@ -58,14 +58,8 @@ impl Topology {
         online.dedup();
         let nodes = read_nodes(&system.join("node"))?;
         let first_node = nodes.values().min().copied().unwrap_or(0);
-        let mut cores = BTreeMap::new();
-        let mut cpus = Vec::with_capacity(online.len());
-        for id in online {
-            let core = read_core(&system.join(format!("cpu/cpu{id}/topology")))?;
-            let core = core.map_or(id, |core| *cores.entry(core).or_insert(id));
-            cpus.push(Cpu { id, node: nodes.get(&id).copied().unwrap_or(first_node), core });
-        }
-        Ok(Self { cpus, affinity })
+        let cpu = |id| Cpu { id, node: nodes.get(&id).copied().unwrap_or(first_node) };
+        Ok(Self { cpus: online.into_iter().map(cpu).collect(), affinity, directory: system.join("cpu") })
     }
 
     /// Those that workers may use: what the process may use, of that the `allowed`, without the `forbidden`.
@@ -91,7 +85,7 @@ impl Topology {
             }
         }
         let cpus = self.cpus.iter().filter(|cpu| ids.contains(&cpu.id)).copied().collect();
-        Ok(Self { cpus, affinity: self.affinity.clone() })
+        Ok(Self { cpus, affinity: self.affinity.clone(), directory: self.directory.clone() })
     }
 
     /// The nodes that have CPUs here, in order.
@@ -105,7 +99,8 @@ impl Topology {
     /// Binds the workers of each group, whose node (`None`: it keeps to none) and size are given: a binding for each worker of each group.
     ///
     /// # Errors
-    /// `InvalidInput` if each worker is to have a CPU of its own and there are too few, in the machine or in a node.
+    /// If each worker is to have a CPU of its own: `InvalidInput` if there are too few, in the machine or in a node, and as [`read`](Self::read) if it cannot be
+    /// found out which of them share a core.
     pub(crate) fn assign(&self, nodes: &[Option<usize>], sizes: &[usize], spread: Spread) -> io::Result<Vec<Vec<Binding>>> {
         assert_eq!(nodes.len(), sizes.len(), "a node, or none, and a size for each group");
         match spread {
@@ -120,7 +115,7 @@ impl Topology {
     }
 
     fn one_each(&self, nodes: &[Option<usize>], sizes: &[usize]) -> io::Result<Vec<Vec<Binding>>> {
-        let mut free = self.cores_first();
+        let mut free = self.cores_first()?;
         let mut take = |node| free.iter().position(|cpu| is_in(cpu, node)).map(|at| Some(vec![free.remove(at).id]));
         let group = |(&node, &size): (&Option<usize>, &usize)| (0..size).map(|_| take(node).ok_or(node)).collect();
         let groups: Result<_, Option<usize>> = nodes.iter().zip(sizes).map(group).collect();
@@ -135,16 +130,26 @@ impl Topology {
     }
 
     /// One CPU of each core, then the second ones, and so on; node by node, so that neighbours in a group are neighbours in the machine.
-    fn cores_first(&self) -> Vec<Cpu> {
+    fn cores_first(&self) -> io::Result<Vec<Cpu>> {
         let mut seen = BTreeMap::new();
         let mut ranked: Vec<(usize, Cpu)> = Vec::with_capacity(self.cpus.len());
-        for &cpu in &self.cpus {
-            let rank = seen.entry(cpu.core).or_insert(0);
+        for (&cpu, core) in self.cpus.iter().zip(self.cores()?) {
+            let rank = seen.entry(core).or_insert(0);
             ranked.push((*rank, cpu));
             *rank += 1;
         }
         ranked.sort_by_key(|&(rank, cpu)| (rank, cpu.node, cpu.id));
-        ranked.into_iter().map(|(_, cpu)| cpu).collect()
+        Ok(ranked.into_iter().map(|(_, cpu)| cpu).collect())
+    }
+
+    /// For each CPU the physical core it is part of: the lowest id of those here that belong to it.
+    fn cores(&self) -> io::Result<Vec<usize>> {
+        let mut first = BTreeMap::new();
+        let core_of = |&Cpu { id, .. }: &Cpu| {
+            let core = read_core(&self.directory.join(format!("cpu{id}/topology")))?;
+            Ok(core.map_or(id, |core| *first.entry(core).or_insert(id)))
+        };
+        self.cpus.iter().map(core_of).collect()
     }
 
     fn ids(&self, is_wanted: impl Fn(&Cpu) -> bool) -> Vec<usize> {
@@ -201,10 +206,9 @@ fn if_there<V>(result: io::Result<V>, path: &Path) -> io::Result<Option<V>> {
 mod tests {
     use super::*;
     use crate::os::thread;
-    use std::path::PathBuf;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    /// A machine's `/sys` in a directory that goes with it.
+    /// A machine's `/sys` in a directory that goes with it: it must outlive what reads cores.
     struct Machine(PathBuf);
 
     impl Machine {
@@ -260,7 +264,7 @@ mod tests {
     }
 
     fn cores_of(topology: &Topology) -> Vec<usize> {
-        topology.cpus.iter().map(|cpu| cpu.core).collect()
+        topology.cores().expect("cores")
     }
 
     fn usable(machine: &Topology, allowed: &str, forbidden: &str) -> Result<Topology, String> {
@@ -276,13 +280,14 @@ mod tests {
     fn one_node_with_a_core_for_each_cpu() {
         let machine = Machine::new().online("0-3").node(0, "0-3").cores((0..4).map(|id| (id, 0, id as i64)));
         let topology = machine.read("0-3").expect("a machine");
-        let cpus: Vec<Cpu> = (0..4).map(|id| Cpu { id, node: 0, core: id }).collect();
-        assert_eq!((topology.cpus.clone(), topology.nodes()), (cpus, vec![0]));
+        let cpus: Vec<Cpu> = (0..4).map(|id| Cpu { id, node: 0 }).collect();
+        assert_eq!((topology.cpus.clone(), topology.nodes(), cores_of(&topology)), (cpus, vec![0], vec![0, 1, 2, 3]));
     }
 
     #[test]
     fn two_nodes_of_hyper_threads() {
-        let topology = two_nodes().read("0-15").expect("a machine");
+        let described = two_nodes();
+        let topology = described.read("0-15").expect("a machine");
         assert_eq!(nodes_of(&topology), [0, 1].repeat(8));
         assert_eq!(cores_of(&topology), [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7], "core 0 of package 0 is not core 0 of package 1");
         assert_eq!(topology.nodes(), [0, 1]);
@@ -292,7 +297,8 @@ mod tests {
     fn cpus_that_are_offline_are_left_out() {
         // An offline CPU keeps its directory without a topology, and stands in no node's list.
         let machine = Machine::new().online("0,2-3").node(0, "0").node(1, "2-3").with("cpu/cpu1/online", "0\n");
-        let topology = machine.cores([(0, 0, 0), (2, 1, 0), (3, 1, 0)]).read("0,2-3").expect("a machine");
+        let machine = machine.cores([(0, 0, 0), (2, 1, 0), (3, 1, 0)]);
+        let topology = machine.read("0,2-3").expect("a machine");
         assert_eq!(topology.ids(|_| true), [0, 2, 3]);
         assert_eq!((nodes_of(&topology), cores_of(&topology)), (vec![0, 1, 1], vec![0, 2, 2]));
         assert!(usable(&topology, "0-1", "").expect_err("offline").contains("CPU 1 does not exist or is offline"));
@@ -310,7 +316,8 @@ mod tests {
         let topology = without_nodes.read("0-3").expect("a machine");
         assert_eq!((topology.nodes(), cores_of(&topology)), (vec![0], vec![0, 0, 2, 2]));
         let without_sys = Machine::new().read("4-5").expect("a machine");
-        assert_eq!(without_sys.cpus, [Cpu { id: 4, node: 0, core: 4 }, Cpu { id: 5, node: 0, core: 5 }]);
+        assert_eq!(without_sys.cpus, [Cpu { id: 4, node: 0 }, Cpu { id: 5, node: 0 }]);
+        assert_eq!(cores_of(&without_sys), [4, 5]);
         // A `/sys` that numbers the container's CPUs from 0, and a process that may use others.
         let made_up = Machine::new().online("0-1").node(3, "0-1").read("6-7").expect("a machine");
         assert_eq!(usable(&made_up, "", "").expect("CPUs").ids(|_| true), [6, 7]);
@@ -322,7 +329,7 @@ mod tests {
         let machine = Machine::new().online("0-2047").node(0, "0-1023").node(1, "1024-2047");
         let topology = machine.read("0-2047").expect("a machine");
         assert_eq!((topology.cpus.len(), topology.nodes()), (2048, vec![0, 1]));
-        assert_eq!(topology.cpus[2047], Cpu { id: 2047, node: 1, core: 2047 });
+        assert_eq!((topology.cpus[2047], cores_of(&topology)[2047]), (Cpu { id: 2047, node: 1 }, 2047));
         let last = usable(&topology, "-2--1", "").expect("CPUs");
         assert_eq!(last.assign(&[None], &[1], Spread::Shared).expect("a place"), [vec![Some(vec![2046, 2047])]]);
     }
@@ -337,7 +344,8 @@ mod tests {
             ("cpu/cpu1/topology/physical_package_id", "one", "a whole number"),
         ] {
             let machine = Machine::new().online("0-1").node(0, "0-1").cores([(0, 0, 0), (1, 0, 1)]).with(path, content);
-            let error = machine.read("0-1").expect_err(path);
+            let one_each = |topology: Topology| topology.assign(&[None], &[2], Spread::OneCpuPerWorker);
+            let error = machine.read("0-1").and_then(one_each).expect_err(path);
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
             let text = error.to_string();
             assert!(text.contains(path) && text.contains(&format!("holds {content:?}")) && text.contains(expected), "{text}");
@@ -347,10 +355,22 @@ mod tests {
     }
 
     #[test]
+    fn which_cpus_share_a_core_is_read_for_a_cpu_per_worker_only() {
+        let described = Machine::new().online("0-1").cores([(0, 0, 0), (1, 0, 1)]).with("cpu/cpu1/topology/core_id", "broken");
+        let machine = described.read("0-1").expect("a machine");
+        assert_eq!(machine.assign(&[None], &[2], Spread::Shared).expect("places"), [vec![None, None]]);
+        machine.assign(&[None], &[2], Spread::OneCpuPerWorker).expect_err("a broken file");
+        // Not of CPUs that are left to others.
+        let first = usable(&machine, "0", "").expect("CPUs");
+        assert_eq!(first.assign(&[None], &[1], Spread::OneCpuPerWorker).expect("places"), alone(&[&[0]]));
+    }
+
+    #[test]
     fn this_machine_is_understood() {
         let affinity = thread::affinity().expect("a mask");
         let topology = Topology::read(Path::new("/"), affinity.clone()).expect("this machine");
         assert_eq!(topology.usable(None, None).expect("CPUs").ids(|_| true), affinity);
+        assert_eq!(cores_of(&topology).len(), topology.cpus.len());
     }
 
     #[test]
@@ -392,7 +412,8 @@ mod tests {
 
     #[test]
     fn a_worker_with_a_cpu_of_its_own_has_a_core_of_its_own_first() {
-        let machine = two_nodes().read("0-15").expect("a machine");
+        let described = two_nodes();
+        let machine = described.read("0-15").expect("a machine");
         let one_each = |topology: &Topology, nodes: &[Option<usize>], sizes: &[usize]| {
             topology.assign(nodes, sizes, Spread::OneCpuPerWorker).map_err(|error| error.to_string())
         };

@@ -83,7 +83,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// With how many of them each group begins; it starts one more when a fiber becomes ready and nobody is idle, until it has all. The default is all.
+    /// With how many of them each group begins; it starts one more when a fiber becomes ready and nobody is idle, until it has all. The default is all. More than the
+    /// [`workers`](Self::workers) or the [`group_size`](Self::group_size) that are asked for is an error; where the machine or a profile makes a group smaller, it begins with all.
     pub fn workers_min(mut self, workers: usize) -> Self {
         self.workers_min = Some(workers);
         self
@@ -305,9 +306,8 @@ impl RuntimeBuilder {
 
     fn groups(&self, topology: &Topology) -> io::Result<Vec<Settings>> {
         let usable = cpu::usable().min(topology.cpus.len()).max(1);
-        let workers = number(self.workers, "workers", "SINEW_WORKERS", 1..=ALL_WORKERS_MAX)?;
         let least = if self.spread()? == Spread::OneCpuPerWorker { 1 } else { WORKERS_MIN_DEFAULT };
-        let workers = workers.unwrap_or(usable.clamp(least, ALL_WORKERS_MAX));
+        let workers = self.workers_asked()?.unwrap_or(usable.clamp(least, ALL_WORKERS_MAX));
         let shape = self.shape(workers, topology)?;
         let background = number(self.background, "background", "SINEW_BACKGROUND", 0..=GROUPS_MAX - 1)?.unwrap_or(0);
         let mut sizes = shape.sizes(workers);
@@ -323,7 +323,7 @@ impl RuntimeBuilder {
         sizes.resize(foreground + background, shape.size.min(workers));
         nodes.resize(foreground + background, None);
         let like = self.settings(usable)?;
-        let least = number(self.workers_min, "workers_min", "SINEW_WORKERS_MIN", 1..=ALL_WORKERS_MAX)?;
+        let least = self.least()?;
         let ratios = self.ratios()?;
         let group = |index: usize| {
             let is_background = index >= foreground;
@@ -340,6 +340,32 @@ impl RuntimeBuilder {
         Ok((0..sizes.len()).map(group).collect())
     }
 
+    /// With how many workers a group begins. What the machine or a profile finds may be less; what was asked for must not be.
+    fn least(&self) -> io::Result<Option<usize>> {
+        let least = number(self.workers_min, "workers_min", "SINEW_WORKERS_MIN", 1..=ALL_WORKERS_MAX)?;
+        let most = [
+            ("workers", "SINEW_WORKERS", self.workers, self.workers_asked()?),
+            ("group_size", "SINEW_GROUP_SIZE", self.group_size, self.group_size_asked()?),
+        ];
+        for (option, variable, said, most) in most {
+            if let Some((least, most)) = least.zip(most).filter(|(least, most)| least > most) {
+                let least = shown(self.workers_min, "workers_min", "SINEW_WORKERS_MIN", least);
+                return Err(invalid(format!("{least} is refused: it must be at most {}", shown(said, option, variable, most))));
+            }
+        }
+        Ok(least)
+    }
+
+    fn workers_asked(&self) -> io::Result<Option<usize>> {
+        number(self.workers, "workers", "SINEW_WORKERS", 1..=ALL_WORKERS_MAX)
+    }
+
+    /// What the builder says wins: a profile that finds its sizes needs none.
+    fn group_size_asked(&self) -> io::Result<Option<usize>> {
+        let finds_sizes = self.profile.is_some_and(|profile| profile != Profile::Custom) && self.group_size.is_none();
+        if finds_sizes { Ok(None) } else { number(self.group_size, "group_size", "SINEW_GROUP_SIZE", 1..=WORKERS_MAX) }
+    }
+
     fn shape(&self, workers: usize, topology: &Topology) -> io::Result<Shape> {
         let known = [
             ("compute-heavy", Profile::ComputeHeavy),
@@ -349,9 +375,8 @@ impl RuntimeBuilder {
             ("io-heavy", Profile::IoHeavy),
             ("custom", Profile::Custom),
         ];
-        // What the builder says wins: a size of its own is a profile, and a profile that finds its sizes needs none.
-        let finds_sizes = self.profile.is_some_and(|profile| profile != Profile::Custom) && self.group_size.is_none();
-        let size = if finds_sizes { None } else { number(self.group_size, "group_size", "SINEW_GROUP_SIZE", 1..=WORKERS_MAX)? };
+        let size = self.group_size_asked()?;
+        // What the builder says wins: a size of its own is a profile.
         let said = self.profile.or(self.group_size.map(|_| Profile::Custom));
         let profile = named(said, "SINEW_PROFILE", &known)?;
         let profile = profile.unwrap_or(if size.is_some() { Profile::Custom } else { Profile::default() });
@@ -442,6 +467,11 @@ fn number(said: Option<usize>, option: &str, variable: &str, allowed: RangeInclu
         Some(n) => Err(invalid(format!("RuntimeBuilder::{option}({n}) is refused: it must be {text}"))),
         None => environment(variable, &text, |value| value.parse().ok().filter(|n| allowed.contains(n))),
     }
+}
+
+/// A number with the name of who said it.
+fn shown(said: Option<usize>, option: &str, variable: &str, n: usize) -> String {
+    said.map_or_else(|| format!("{variable}=\"{n}\""), |_| format!("RuntimeBuilder::{option}({n})"))
 }
 
 /// A time that the builder says, or else the environment in milliseconds.

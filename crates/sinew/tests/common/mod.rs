@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+pub mod one_place;
+
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -148,4 +150,47 @@ pub fn group() -> String {
     let name = std::thread::current().name().unwrap_or_default().to_owned();
     let place = name.strip_prefix("sinew-").unwrap_or_else(|| panic!("{name:?} is no worker"));
     place.split('.').next().unwrap_or_default().to_owned()
+}
+
+/// The name of each worker of this process, and the CPUs that it may use.
+pub fn cpus_of_workers() -> Vec<(String, String)> {
+    let of = |task: std::io::Result<std::fs::DirEntry>| {
+        let path = task.ok()?.path();
+        let name = std::fs::read_to_string(path.join("comm")).ok()?.trim().to_owned();
+        let status = std::fs::read_to_string(path.join("status")).ok()?;
+        let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_owned();
+        name.strip_prefix("sinew-").filter(|name| name.contains('.')).map(|name| (name.to_owned(), cpus))
+    };
+    let mut all: Vec<_> = std::fs::read_dir("/proc/self/task").unwrap().filter_map(of).collect();
+    all.sort();
+    all
+}
+
+/// The control words of floating point, MXCSR and x87's. Rust must not compute under another mode than the default, so tests only compare them.
+#[cfg(target_arch = "x86_64")]
+pub mod rounding {
+    pub type Words = (u32, u16);
+
+    /// What a fiber begins with.
+    pub const DEFAULT: Words = (0x1f80, 0x37f);
+
+    /// The words of one of the four ways to round.
+    pub fn mode(index: u32) -> Words {
+        let bits = index % 4;
+        (DEFAULT.0 | bits << 13, DEFAULT.1 | (bits as u16) << 10)
+    }
+
+    /// The words of this moment, without the flags of what was computed.
+    pub fn words() -> Words {
+        let (mut mxcsr, mut x87) = (0u32, 0u16);
+        // SAFETY: stores the control words and nothing else.
+        unsafe { std::arch::asm!("stmxcsr [{}]", "fnstcw [{}]", in(reg) &mut mxcsr, in(reg) &mut x87) };
+        (mxcsr & !0x3f, x87)
+    }
+
+    /// Sets them to what [`mode`] gives.
+    pub fn set(words: Words) {
+        // SAFETY: the words are the default ones but for the rounding bits, which nothing here computes under.
+        unsafe { std::arch::asm!("ldmxcsr [{}]", "fldcw [{}]", in(reg) &words.0, in(reg) &words.1) };
+    }
 }

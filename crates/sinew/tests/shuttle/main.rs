@@ -40,6 +40,8 @@ mod time;
 
 mod channels;
 mod movers;
+#[path = "../common/one_place.rs"]
+mod one_place;
 mod scenarios;
 
 pub use fiber::Id;

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use shuttle::Runner;
@@ -11,9 +11,10 @@ use shuttle::scheduler::RandomScheduler;
 use crate::base::atomic::set_mutant;
 use crate::chan::bounded;
 use crate::event::epoll::{self, Question};
+use crate::one_place::Alone;
 use crate::rt::runtime::{plain, with_groups};
 use crate::rt::spawn::{Builder, Group, Launch, flush, spawn_batch};
-use crate::scenarios::{config, explore, explore_one_of, fails_in_a_child};
+use crate::scenarios::{config, explore, explore_one_of, fails_in_a_child, unpark_until_ended};
 use crate::sched::groups::Groups;
 use crate::sched::settings::{Policy, Queue, Settings, Spin};
 use crate::sched::worker::here;
@@ -41,23 +42,6 @@ fn begin<T: Send + 'static>(groups: &Arc<Groups>, f: impl FnOnce() -> T + Send +
     Builder::new().spawn_in(groups, f).unwrap()
 }
 
-/// Says that its fiber runs, and never on two workers at once.
-#[derive(Default)]
-struct Alone(AtomicBool);
-
-impl Alone {
-    fn begin(&self) {
-        assert!(!self.0.swap(true, SeqCst), "a fiber runs on two workers at once");
-    }
-
-    fn out<T>(&self, waits: impl FnOnce() -> T) -> T {
-        assert!(self.0.swap(false, SeqCst), "a fiber runs on two workers at once");
-        let value = waits();
-        self.begin();
-        value
-    }
-}
-
 #[test]
 fn movers_that_are_unparked_by_fibers_and_threads_go_on_once() {
     explore_moving(|groups| {
@@ -77,13 +61,7 @@ fn movers_that_are_unparked_by_fibers_and_threads_go_on_once() {
                 })
             })
             .collect();
-        for sleeper in sleepers {
-            while !sleeper.is_finished() {
-                sleeper.fiber().unpark();
-                shuttle::thread::yield_now();
-            }
-            sleeper.join().unwrap();
-        }
+        sleepers.into_iter().for_each(unpark_until_ended);
     });
 }
 
@@ -398,7 +376,7 @@ fn answers_at_the_roam(groups: &Arc<Groups>) {
         })
         .collect();
     let other = begin(groups, || (0..3).for_each(|_| yield_now()));
-    [0, 1, 0].map(|asker: usize| asked[asker].answer());
+    [0, 1, 0].into_iter().for_each(|asker: usize| asked[asker].answer());
     other.join().unwrap();
     // The last answer comes when all sleep, in most schedules: the lookout alone is woken by it.
     let all_sleep = || groups.all[0].idle.sleeping().len() == groups.all[0].seats().len();

@@ -15,7 +15,7 @@ use crate::rt::spawn::Builder;
 use crate::rt::wait::Cut;
 use crate::sched::worker::here;
 use crate::time::{Cancel, Timer};
-use crate::{block_on, cancelled, current, park, park_timeout, scope, shield, sleep, spawn, timeout, try_block_on, yield_now};
+use crate::{JoinHandle, block_on, cancelled, current, park, park_timeout, scope, shield, sleep, spawn, timeout, try_block_on, yield_now};
 
 /// Schedules of each scenario in CI; half random, half by priorities (PCT).
 const SCHEDULES: usize = 600;
@@ -44,6 +44,15 @@ pub fn explore_one_of(variants: usize, scenario: impl Fn() + Send + Sync + Clone
     let half = schedules / variants / 2;
     Runner::new(RandomScheduler::new(half), config()).run(scenario.clone());
     Runner::new(PctScheduler::new(3, half), config()).run(scenario);
+}
+
+/// Wakes a fiber that parks some number of times until it has ended.
+pub fn unpark_until_ended(sleeper: JoinHandle<()>) {
+    while !sleeper.is_finished() {
+        sleeper.fiber().unpark();
+        shuttle::thread::yield_now();
+    }
+    sleeper.join().unwrap();
 }
 
 #[test]
@@ -95,13 +104,7 @@ fn an_unpark_from_a_thread_or_a_fiber_is_never_lost() {
                 Builder::new().spawn_in(group, move || fibers.iter().for_each(|f| f.unpark())).unwrap()
             };
             waker.join().unwrap();
-            for sleeper in sleepers {
-                while !sleeper.is_finished() {
-                    sleeper.fiber().unpark();
-                    shuttle::thread::yield_now();
-                }
-                sleeper.join().unwrap();
-            }
+            sleepers.into_iter().for_each(unpark_until_ended);
         });
     });
 }

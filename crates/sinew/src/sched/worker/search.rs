@@ -81,7 +81,7 @@ impl Worker {
         if !control.is_null() {
             return control;
         }
-        let control = self.seat().children.pop();
+        let control = self.next_child();
         if !control.is_null() {
             return control;
         }
@@ -134,6 +134,14 @@ impl Worker {
             return control;
         }
         if child_first { self.take_of_group() } else { self.oldest_child() }
+    }
+
+    /// The newest child: its maker has just made it, and may be waiting for it. While another worker is on its way, which takes the oldest, the newest and the oldest by turns: a fiber settles for life, and
+    /// neighbours often do the same work. (Four fibers that yield for ever and eight that sleep: all four settled on one worker, and the other one overslept.)
+    fn next_child(&self) -> *const Control {
+        let spreads = self.group().idle.is_somebody_coming() && !self.group().settings.migrates;
+        let oldest = spreads && self.oldest_next.replace(!self.oldest_next.get());
+        if oldest { self.oldest_child() } else { self.seat().children.pop() }
     }
 
     fn oldest_child(&self) -> *const Control {

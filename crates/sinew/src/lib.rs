@@ -27,7 +27,7 @@ pub use rt::builder::RuntimeBuilder;
 pub use rt::cancel::{Cancelled, Elapsed, cancelled, shield, timeout};
 pub use rt::context::{Pin, hop, no_suspend, on_resume, on_suspend, pin};
 pub use rt::fiber::Fiber;
-pub use rt::metrics::{GroupMetrics, Metrics, Theft, WorkerMetrics, metrics};
+pub use rt::metrics::{GroupMetrics, Latencies, Metrics, Theft, WorkerMetrics, metrics};
 pub use rt::report::Unfinished;
 pub use rt::runtime::{Handle, Runtime};
 pub use rt::scope::{Scope, ScopedJoinHandle, scope};

@@ -490,3 +490,20 @@ fn a_timer_stays_in_the_group_that_made_it() {
     gate.open();
     assert_eq!(first.recv().unwrap(), "b0");
 }
+
+#[test]
+fn latencies_are_those_of_the_group_that_did_the_work() {
+    let rt = Runtime::builder().workers(3).group_size(1).steal_ratio(0).build().unwrap();
+    // One start in 64 is timed. The root of `run` begins in one of the other groups, so nothing does in the third.
+    rt.run(|| {
+        let in_group_2 = || Builder::new().group(Group::foreground(2)).spawn(sinew::yield_now).unwrap();
+        let fibers: Vec<_> = (0..1000).map(|_| in_group_2()).collect();
+        fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+    });
+    let metrics = rt.metrics();
+    let busy = metrics.groups[2].latencies;
+    assert!(busy.start_p50.is_some() && busy.start_p50 <= busy.start_p99, "{busy:?}");
+    assert_eq!(metrics.workers[2].latencies.start_p99, busy.start_p99);
+    assert!(metrics.latencies.start_p99.is_some());
+    assert!(metrics.groups[..2].iter().any(|group| group.latencies.start_p99.is_none()), "{:?}", metrics.groups);
+}

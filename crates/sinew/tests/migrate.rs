@@ -974,3 +974,27 @@ fn io_does_not_wait_for_a_worker_that_is_held() {
         }
     }
 }
+
+#[test]
+fn ready_fibers_that_may_move_are_shown_where_they_wait() {
+    let runtime = movers(1, Queue::Stealing);
+    runtime.run(|| {
+        let ready = Arc::new(AtomicUsize::new(0));
+        let fibers: Vec<_> = (0..3)
+            .map(|_| {
+                let ready = ready.clone();
+                sinew::spawn(move || {
+                    ready.fetch_add(1, SeqCst);
+                    sinew::park();
+                })
+            })
+            .collect();
+        until(|| ready.load(SeqCst) == 3);
+        fibers.iter().for_each(|fiber| fiber.fiber().unpark());
+        // One is in the slot of the one woken last, the others in the queue.
+        assert_eq!(sinew::metrics().workers[0].moving, 3);
+        fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+        assert_eq!(sinew::metrics().workers[0].moving, 0);
+    });
+    end(runtime);
+}

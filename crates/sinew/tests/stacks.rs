@@ -149,6 +149,9 @@ fn a_starved_fiber_waits_and_starts_when_another_ends() {
         let starved: Vec<_> = (0..5).map(|_| rt.spawn(one(&drops, || ()))).collect();
         ticker.tick();
         assert!(starved.iter().all(|fiber| !fiber.is_finished()), "a fiber ended without a stack, while others could run");
+        while rt.metrics().groups[0].starved != starved.len() {
+            std::thread::yield_now();
+        }
         ticker.end();
         // One stack, handed from each to the next.
         starved.into_iter().for_each(|fiber| assert_eq!(fiber.join().unwrap(), 1));

@@ -205,7 +205,7 @@ fn metrics_count_what_happened() {
     assert_eq!((after.spawned, after.queued), (501, 0));
     poll_until("the last end to be counted", || rt.metrics().ended == 501);
     poll_until("the switches to be counted", || rt.metrics().workers.iter().map(|w| w.switches).sum::<u64>() >= 5_501);
-    let (p50, p99) = (after.ready_to_running_p50.unwrap(), after.ready_to_running_p99.unwrap());
+    let (p50, p99) = (after.latencies.ready_to_running_p50.unwrap(), after.latencies.ready_to_running_p99.unwrap());
     assert!(p50 <= p99 && p99 > Duration::ZERO && p99 < Duration::from_secs(60), "{p50:?} {p99:?}");
     assert!(after.wakes_by_spinner + after.wakes_by_sleeper > 0);
     assert!(after.workers.iter().map(|w| w.sleeps).sum::<u64>() > 0);

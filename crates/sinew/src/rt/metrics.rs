@@ -41,6 +41,18 @@ pub struct Metrics {
     pub blocking_queued: usize,
     /// Stacks that exist in this process, used or idle.
     pub stacks: usize,
+    /// How long things took, on all workers.
+    pub latencies: Latencies,
+    /// Each group: foreground groups, then background groups.
+    pub groups: Vec<GroupMetrics>,
+    /// Each worker, group by group.
+    pub workers: Vec<WorkerMetrics>,
+}
+
+/// How long things took on one worker, on those of a group, or on all. See [`Metrics::latencies`].
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Latencies {
     /// Half of the wakes ran within this, from ready to running; one wake in 64 is timed. `None` if none was.
     pub ready_to_running_p50: Option<Duration>,
     /// 99 of 100 wakes ran within this.
@@ -53,10 +65,6 @@ pub struct Metrics {
     pub wake_cost_p50: Option<Duration>,
     /// 99 of 100 of them.
     pub wake_cost_p99: Option<Duration>,
-    /// Each group: foreground groups, then background groups.
-    pub groups: Vec<GroupMetrics>,
-    /// Each worker, group by group.
-    pub workers: Vec<WorkerMetrics>,
 }
 
 /// What one group has counted. See [`Metrics::groups`].
@@ -71,8 +79,10 @@ pub struct GroupMetrics {
     pub workers: usize,
     /// Workers that there may be.
     pub workers_max: usize,
-    /// Fibers in its queue.
+    /// Fibers in its queue: unstarted ones, and ready ones that may move.
     pub queued: usize,
+    /// Unstarted fibers for which there is no stack yet.
+    pub starved: usize,
     /// Fibers that were moved to its queue because their worker's own was full.
     pub overflowed: u64,
     /// Wakes that a spinning worker served: no system call.
@@ -87,6 +97,8 @@ pub struct GroupMetrics {
     pub sleeping: u64,
     /// What its workers stole from other groups, for each that they may steal from.
     pub thefts: Vec<Theft>,
+    /// How long things took on its workers.
+    pub latencies: Latencies,
 }
 
 /// Thefts by workers of one group from another. See [`GroupMetrics::thefts`].
@@ -113,6 +125,8 @@ pub struct WorkerMetrics {
     pub ready: usize,
     /// Unstarted fibers that its own fibers spawned.
     pub children: usize,
+    /// Ready fibers that may move, and wait at this worker.
+    pub moving: usize,
     /// Times a fiber was switched to.
     pub switches: u64,
     /// Times it slept.
@@ -131,6 +145,8 @@ pub struct WorkerMetrics {
     pub spinning: bool,
     /// Whether it sleeps now.
     pub sleeping: bool,
+    /// How long things took here.
+    pub latencies: Latencies,
 }
 
 /// What the current runtime has counted; on a plain thread, the default one. All zero before that has started.
@@ -163,22 +179,13 @@ impl Metrics {
             blocking_threads: 0,
             blocking_queued: 0,
             stacks: stack::depot().carved(),
-            ready_to_running_p50: None,
-            ready_to_running_p99: None,
-            start_p50: None,
-            start_p99: None,
-            wake_cost_p50: None,
-            wake_cost_p99: None,
+            latencies: Latencies::default(),
             groups: Vec::new(),
             workers: Vec::new(),
         }
     }
 
     pub(crate) fn of(groups: &Groups) -> Self {
-        Self::with_latencies(groups, &latencies(groups))
-    }
-
-    fn with_latencies(groups: &Groups, latencies: &Counts) -> Self {
         let counters = || groups.seats().map(|seat| &seat.counters);
         // Ended first: so that, but for the CPU's own reordering, no fiber is counted as ended and not as spawned.
         let ended = counters().map(|c| c.ended.load(Relaxed)).sum();
@@ -187,8 +194,6 @@ impl Metrics {
         let (blocking_threads, blocking_queued) = groups.pool.counts();
         let each: Vec<GroupMetrics> = groups.all.iter().map(GroupMetrics::of).collect();
         let sum = |field: fn(&GroupMetrics) -> u64| each.iter().map(field).sum();
-        let (starts, wakes) = (sum_of(groups, |c| &c.start_latency), sum_of(groups, |c| &c.wake_cost));
-        let per_mille = |counts: &Counts, n| counts.per_mille(n).map(Duration::from_nanos);
         Self {
             ended,
             spawned,
@@ -201,12 +206,7 @@ impl Metrics {
             blocking_threads,
             blocking_queued,
             stacks: stack::depot().carved(),
-            ready_to_running_p50: per_mille(latencies, 500),
-            ready_to_running_p99: per_mille(latencies, 990),
-            start_p50: per_mille(&starts, 500),
-            start_p99: per_mille(&starts, 990),
-            wake_cost_p50: per_mille(&wakes, 500),
-            wake_cost_p99: per_mille(&wakes, 990),
+            latencies: Latencies::of(groups.seats()),
             groups: each,
             workers: groups.all.iter().flat_map(WorkerMetrics::of).collect(),
         }
@@ -226,6 +226,7 @@ impl GroupMetrics {
             workers: group.seats().len(),
             workers_max: group.settings.workers,
             queued: group.queued(),
+            starved: group.starved(),
             overflowed: group.overflowed.load(Relaxed),
             wakes_by_spinner: group.spinner_wakes.load(Relaxed),
             wakes_by_sleeper: group.sleeper_wakes.load(Relaxed),
@@ -233,6 +234,7 @@ impl GroupMetrics {
             spinning: group.idle.spinning().bits(),
             sleeping: group.idle.sleeping().bits(),
             thefts: group.settings.victims.iter().map(theft).collect(),
+            latencies: Latencies::of(group.seats().iter().copied()),
         }
     }
 }
@@ -246,6 +248,7 @@ impl WorkerMetrics {
             settled: seat.settled(),
             ready: seat.counters.ready.load(Relaxed),
             children: seat.children.len(),
+            moving: seat.moving.len() + usize::from(!seat.next.load(Relaxed).is_null()),
             switches: seat.counters.switches.load(Relaxed),
             sleeps: seat.counters.sleeps.load(Relaxed),
             thefts: seat.counters.thefts.load(Relaxed),
@@ -255,30 +258,48 @@ impl WorkerMetrics {
             busy: seat.counters.busy_share(now_ns),
             spinning: spinning.contains(index),
             sleeping: sleeping.contains(index),
+            latencies: Latencies::of(std::iter::once(*seat)),
         };
         group.seats().iter().enumerate().map(worker).collect()
     }
 }
 
-fn latencies(groups: &Groups) -> Counts {
-    sum_of(groups, |counters| &counters.latency)
+impl Latencies {
+    fn of(seats: impl Iterator<Item = &'static Seat> + Clone) -> Self {
+        let sum = |histogram| sum_of(seats.clone(), histogram);
+        let (ready_to_running, start, wake_cost) = (sum(|c| &c.latency), sum(|c| &c.start_latency), sum(|c| &c.wake_cost));
+        Self {
+            ready_to_running_p50: per_mille(&ready_to_running, 500),
+            ready_to_running_p99: per_mille(&ready_to_running, 990),
+            start_p50: per_mille(&start, 500),
+            start_p99: per_mille(&start, 990),
+            wake_cost_p50: per_mille(&wake_cost, 500),
+            wake_cost_p99: per_mille(&wake_cost, 990),
+        }
+    }
 }
 
-fn sum_of(groups: &Groups, histogram: fn(&Counters) -> &Histogram) -> Counts {
+fn sum_of(seats: impl Iterator<Item = &'static Seat>, histogram: fn(&Counters) -> &Histogram) -> Counts {
     let mut sum = Counts::new();
-    groups.seats().for_each(|seat| histogram(&seat.counters).add_to(&mut sum));
+    seats.for_each(|seat| histogram(&seat.counters).add_to(&mut sum));
     sum
+}
+
+fn per_mille(counts: &Counts, n: u64) -> Option<Duration> {
+    counts.per_mille(n).map(Duration::from_nanos)
 }
 
 /// One line of `SINEW_SCHEDTRACE`: what happened since `earlier`, and how things stand.
 struct TraceLine<'a> {
     now: &'a Metrics,
     earlier: &'a Metrics,
+    /// From ready to running, since then.
+    waits: &'a Counts,
 }
 
 impl fmt::Display for TraceLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { now, earlier } = self;
+        let Self { now, earlier, waits } = self;
         let each = |field: fn(&WorkerMetrics) -> usize| now.workers.iter().map(field).collect::<Vec<_>>();
         let who = |field: fn(&WorkerMetrics) -> bool| {
             let workers = now.workers.iter().enumerate().filter(|(_, w)| field(w));
@@ -301,8 +322,8 @@ impl fmt::Display for TraceLine<'_> {
             switches(now) - switches(earlier),
             now.wakes_by_spinner - earlier.wakes_by_spinner,
             now.wakes_by_sleeper - earlier.wakes_by_sleeper,
-            micros(now.ready_to_running_p50),
-            micros(now.ready_to_running_p99),
+            micros(per_mille(waits, 500)),
+            micros(per_mille(waits, 990)),
         )
     }
 }
@@ -324,9 +345,9 @@ fn trace(groups: Weak<Groups>, period: Duration) {
     let mut earlier = Metrics::none();
     let mut waits = Counts::new();
     while let Some(groups) = groups.upgrade().filter(|groups| !groups.is_stopping()) {
-        let all = latencies(&groups);
-        let now = Metrics::with_latencies(&groups, &all.since(&waits));
-        let line = TraceLine { now: &now, earlier: &earlier };
+        let all = sum_of(groups.seats(), |counters| &counters.latency);
+        let now = Metrics::of(&groups);
+        let line = TraceLine { now: &now, earlier: &earlier, waits: &all.since(&waits) };
         let _ = writeln!(std::io::stderr(), "sinew {:>8}ms {line}", started.elapsed().as_millis());
         (earlier, waits) = (now, all);
         drop(groups);

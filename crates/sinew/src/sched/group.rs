@@ -682,6 +682,11 @@ impl Group {
         self.queued.load(Relaxed)
     }
 
+    /// Fibers that wait for a stack.
+    pub(crate) fn starved(&self) -> usize {
+        self.starved_count.load(Relaxed)
+    }
+
     /// Fibers that have not begun to run, as a look sees them, and those that may move and are ready.
     pub(crate) fn unstarted(&self) -> usize {
         let at = |seat: &&Seat| seat.children.len() + seat.moving.len();

@@ -123,7 +123,7 @@ impl Groups {
     }
 
     /// All workers that there are.
-    pub(crate) fn seats(&self) -> impl Iterator<Item = &'static Seat> {
+    pub(crate) fn seats(&self) -> impl Iterator<Item = &'static Seat> + Clone {
         self.all.iter().flat_map(Group::seats).copied()
     }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use common::{in_child, is_child, pair, poll_until};
+use sinew::io::Interest;
 use sinew::net::unix::UnixStream;
 use sinew::{Builder, Group, Io, JoinHandle, Runtime, Spin};
 
@@ -181,6 +182,50 @@ fn a_standstill_after_io_is_reported() {
     }
 }
 
+/// Waits for I/O that comes and I/O that does not, bound and not: every wait that is begun is ended.
+fn wait_in_every_way(i: usize) {
+    const SHORT: Duration = Duration::from_micros(60);
+    let (mut near, far) = pair();
+    let far = Arc::new(far);
+    for round in i..i + 24 {
+        let mut far = &*far;
+        match round % 8 {
+            0 => assert!(sinew::timeout(SHORT, || far.read(&mut [0])).is_err()),
+            1 => {
+                let _here = sinew::pin();
+                assert!(sinew::timeout(SHORT, || far.read(&mut [0])).is_err());
+            }
+            2 => {
+                far.set_read_timeout(Some(SHORT)).unwrap();
+                assert_eq!(far.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+                far.set_read_timeout(None).unwrap();
+            }
+            3 => assert!(sinew::timeout(SHORT, || sinew::io::poll(far, Interest::Readable)).is_err()),
+            4 => {
+                let mut again = far.try_clone().unwrap();
+                assert!(sinew::timeout(SHORT, || again.read(&mut [0])).is_err());
+            }
+            5 => sinew::scope(|s| {
+                let reader = s.spawn(|| (&mut &*far).read(&mut [0]).unwrap_err());
+                (0..i % 3).for_each(|_| sinew::yield_now());
+                reader.cancel();
+            }),
+            6 => sinew::scope(|s| {
+                let reader = s.spawn(|| (&mut &*far).read(&mut [0]).unwrap());
+                let _here = (i % 2 == 0).then(sinew::pin);
+                near.write_all(&[1]).unwrap();
+                assert_eq!(reader.join().unwrap(), 1);
+            }),
+            _ => sinew::scope(|s| {
+                let poll = s.spawn(|| sinew::io::poll(far, Interest::Readable).unwrap());
+                near.write_all(&[1]).unwrap();
+                poll.join().unwrap();
+                assert_eq!((&mut &*far).read(&mut [0]).unwrap(), 1);
+            }),
+        }
+    }
+}
+
 /// A runtime in which nothing can happen, but has: a fiber that waited for I/O was cancelled, which is not told to who slept for that.
 fn stand_still() -> (Runtime, JoinHandle<()>) {
     let runtime = described(3, Io::Auto).deadlock_watch(Duration::from_millis(50)).build().unwrap();
@@ -190,6 +235,7 @@ fn stand_still() -> (Runtime, JoinHandle<()>) {
     come_to_rest(&runtime, "a worker to wait for I/O");
     reads.cancel();
     reads.join().unwrap();
+    (0..12).map(|i| runtime.spawn(move || wait_in_every_way(i))).collect::<Vec<_>>().into_iter().for_each(|fiber| fiber.join().unwrap());
     let parked = runtime.spawn(sinew::park);
     (runtime, parked)
 }
@@ -222,5 +268,42 @@ fn io_of_a_fiber_that_another_group_took_is_seen_to() {
         drop(near);
         readers.into_iter().for_each(|reader| reader.join().unwrap());
         end(runtime);
+    }
+}
+
+/// Claim: fibers that stay and fibers that may move wait for one descriptor, each where it waits, and whoever is woken takes what there is.
+#[test]
+fn one_descriptor_serves_fibers_that_stay_and_fibers_that_may_move() {
+    for io in DRIVERS {
+        let runtimes = [
+            described(2, io).build().unwrap(),
+            Runtime::builder().workers(2).io(io).build().unwrap(),
+            described(1, Io::Epoll).build().unwrap(),
+        ];
+        let (near, far) = runtimes[0].run(pair);
+        let (far, got) = (Arc::new(far), Arc::new(AtomicUsize::new(0)));
+        let readers: Vec<_> = (0..9)
+            .map(|i| {
+                let (far, got) = (far.clone(), got.clone());
+                let reads = move || {
+                    let _here = (i % 4 == 3).then(sinew::pin);
+                    while (&*far).read(&mut [0]).unwrap() == 1 {
+                        got.fetch_add(1, SeqCst);
+                    }
+                };
+                runtimes[i % 3].spawn(reads)
+            })
+            .collect();
+        let near = std::net::TcpStream::from(near);
+        let mut sent = 0;
+        for n in 1..=300 {
+            let some = 1 + n % 3;
+            (&near).write_all(&vec![1; some]).unwrap();
+            sent += some;
+            poll_until("all to be read", || got.load(SeqCst) == sent);
+        }
+        drop(near);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        runtimes.into_iter().for_each(end);
     }
 }

@@ -307,3 +307,36 @@ fn one_descriptor_serves_fibers_that_stay_and_fibers_that_may_move() {
         runtimes.into_iter().for_each(end);
     }
 }
+
+/// Claim: where no descriptor is left for the source of a worker, it looks from time to time; where none is left for the roam, the call says so.
+#[test]
+fn io_goes_on_without_descriptors_for_workers() {
+    const SELF: &str = "io_goes_on_without_descriptors_for_workers";
+    if !is_child(SELF) {
+        for io in ["uring", "epoll"] {
+            let output = in_child(SELF, &[("SINEW_IO", io)]);
+            assert!(output.status.success(), "{io}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        return;
+    }
+    let few = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
+    // SAFETY: the limit outlives the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &few) }, 0);
+    for workers in 1..=2 {
+        let runtime = described(workers, Io::Auto).build().unwrap();
+        let ((mut near, far), (_silent, waits)) = (Std::pair().unwrap(), Std::pair().unwrap());
+        let mut far = UnixStream::from(far);
+        let taken: Vec<_> = std::iter::from_fn(|| waits.try_clone().ok()).collect();
+        let fails = UnixStream::from(waits);
+        let error = runtime.run(|| (&fails).read(&mut [0]).unwrap_err());
+        assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+        let mut taken = taken.into_iter();
+        drop(taken.next());
+        let reader = runtime.spawn(move || far.read(&mut [0]).unwrap());
+        poll_until("the reader to wait", || runtime.metrics().workers.iter().all(|worker| worker.sleeping));
+        near.write_all(&[1]).unwrap();
+        assert_eq!(reader.join().unwrap(), 1);
+        drop(taken);
+        end(runtime);
+    }
+}

@@ -340,3 +340,25 @@ fn io_goes_on_without_descriptors_for_workers() {
         end(runtime);
     }
 }
+
+/// Claim: a fiber whose reads never have to wait, though each takes all there is, lets others of its worker run.
+#[test]
+fn a_peer_that_is_always_ahead_does_not_hold_the_worker() {
+    let settled = |io| Runtime::builder().workers(1).io(io).build().unwrap();
+    for runtime in DRIVERS.map(|io| described(1, io).build().unwrap()).into_iter().chain(DRIVERS.map(settled)) {
+        runtime.run(|| {
+            let (mut near, far) = Std::pair().unwrap();
+            let (mut far, over) = (UnixStream::from(far), Arc::new(AtomicBool::new(false)));
+            let ends = over.clone();
+            let other = sinew::spawn(move || ends.store(true, SeqCst));
+            let reads = (0..1_000).take_while(|_| {
+                near.write_all(&[1]).unwrap();
+                far.read(&mut [0; 2]).unwrap();
+                !over.load(SeqCst)
+            });
+            assert!(reads.count() < 1_000, "the other fiber did not run");
+            other.join().unwrap();
+        });
+        end(runtime);
+    }
+}

@@ -494,7 +494,9 @@ fn wait_at_epoll<S: AsFd, C: Call<S>>(
             if matches!(&done, Ok(output) if call.empties(output)) {
                 readiness.note_drained(direction, seen);
             }
-            if was_woken && let Some(next) = readiness.claim_next(instance, direction) {
+            if !was_woken {
+                count_gift();
+            } else if let Some(next) = readiness.claim_next(instance, direction) {
                 make_ready(next);
             }
             return done;

@@ -8,10 +8,11 @@
 //! where a descriptor was passed.)
 //!
 //! # Which instance holds a descriptor
-//! That of each worker whose fibers have waited for it. An edge then comes by each of them, to those of that worker; so a worker that computes for long delays no other's fibers.
+//! That of each worker whose fibers have waited for it, and that of each group whose fibers that may move have (`roam.rs`). An edge then comes by each of them, to those who wait there; so a worker that
+//! computes for long delays no other's fibers.
 //!
 //! # Who is woken
-//! The first of that worker's fibers. If its try succeeds there may be more, and it wakes the next; if not, nobody's would. So of a thousand fibers that accept at one listener two run per
+//! The first of the fibers at that instance. If its try succeeds there may be more, and it wakes the next; if not, nobody's would. So of a thousand fibers that accept at one listener two run per
 //! connection, and not a thousand. (All calls in one direction succeed or block alike.)
 //!
 //! # Invariants
@@ -64,7 +65,7 @@ pub(crate) struct Waiting {
     instances: Vec<Instance>,
 }
 
-/// An instance that holds the descriptor, and its worker's fibers that wait.
+/// An instance that holds the descriptor, and the fibers that wait there. (Two that come first at once may both note a group's; the first entry is the one that is used.)
 struct Instance {
     number: u64,
     waiters: [Waiters; 2],
@@ -139,7 +140,7 @@ impl Readiness {
         self.sides[direction as usize].edges.load(Relaxed) == seen.0
     }
 
-    /// Queues a fiber of the worker with `instance`, under the lock, which `waiting` is.
+    /// Queues a fiber at `instance`, under the lock, which `waiting` is.
     ///
     /// # Safety
     /// As [`Waiters::push`].
@@ -152,7 +153,7 @@ impl Readiness {
         unsafe { waiters.push(waiter) };
     }
 
-    /// One that was woken has succeeded: claims the next of its worker's. (They are of one thread, so its relaxed look sees who was queued beside it.)
+    /// One that was woken has succeeded: claims the next at its instance. (It was claimed under the lock, so its relaxed look sees who was queued beside it then; who came later has tried since that edge.)
     #[inline]
     pub(crate) fn claim_next(&self, instance: u64, direction: Direction) -> Option<Claimed> {
         if self.sides[direction as usize].crowded.load(Relaxed) == 0 {

@@ -1,16 +1,16 @@
 //! Where fibers that may move wait for I/O: one epoll instance for all workers of a group.
 //!
 //! A fiber that stays waits at its own worker's source, and for that worker. One that may move is not to stand behind a fiber that computes: whichever worker looks here gets it. (A ring cannot be
-//! shared so: it answers the thread that asked.)
+//! shared so: it answers the thread that asked.) One that waits with a deadline waits here too, but is bound by its timer: it goes on at its own worker.
 //!
 //! # Who looks
-//! Every worker that runs fibers, from time to time. Of those that sleep one, the *lookout*: it sleeps in its own source, which watches this instance too. When it gets up, one of the others is to
-//! *watch*: it sleeps for a millisecond at a time, and when nobody has looked meanwhile, it is the lookout. So a worker that is held by one fiber delays I/O by a millisecond or two, and a group that
-//! has much to do pays for a wake in a millisecond.
+//! Every worker that runs fibers or polls, from time to time. Of those that sleep one, the *lookout*: it sleeps in its own source, which watches this instance too. When it has got up to run something,
+//! one of the others is to *watch*: it sleeps for a millisecond at a time, and when nobody but it has looked meanwhile, it is the lookout. So a worker that is held by one fiber delays I/O by a
+//! millisecond or two, and a group that has much to do pays for a wake in a millisecond.
 //!
 //! # Invariants
-//! I1. While fibers wait here and a worker sleeps, there is a lookout, or a worker that watches, or one on its way to become that: who leaves the post, or waits as the first, calls one (`is_deserted`);
-//!     who lies down without a post looks once more (`is_unattended`). Their fences meet (`Idle::enter_sleep`).
+//! I1. While fibers wait here and a worker sleeps, there is a lookout, or a worker that watches, or one that is up and on its way to become that: who has been any of these and runs fibers instead, or
+//!     waits as the first, calls another (`must_call`); who lies down without a post looks once more (`is_deserted`). Their fences meet (`Idle::enter_sleep`).
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -64,7 +64,7 @@ impl Roam {
         self.waits.load(Relaxed) != 0
     }
 
-    /// A fiber waits here from now on; whether it is the first, and [somebody must be called](Self::is_deserted) if nobody looks.
+    /// A fiber waits here from now on; whether it is the first, and [somebody must be called](Self::must_call) if nobody looks.
     #[must_use]
     pub(crate) fn begin_wait(&self) -> bool {
         self.waits.fetch_add(1, Relaxed) == 0
@@ -95,6 +95,8 @@ impl Roam {
     /// The lookout has got up.
     pub(crate) fn leave_post(&self) {
         self.lookout.store(0, Relaxed);
+        // SeqCst: meets the fence in `must_call`. Either one who waits as the first sees that nobody looks, or the caller sees that one waits (`Worker::pass_on`).
+        fence(SeqCst);
     }
 
     /// Whether fibers wait here and nobody asleep is woken by what they wait for.
@@ -108,12 +110,19 @@ impl Roam {
 
     pub(crate) fn end_watch(&self) {
         self.watchers.fetch_sub(1, Relaxed);
+        // SeqCst: as in `leave_post`.
+        fence(SeqCst);
+    }
+
+    /// Whether, besides, nobody watches.
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.is_unattended() && self.watchers.load(Relaxed) == 0
     }
 
     /// Whether a sleeper must be called to watch: by one who has left the post, or waits here as the first (I1).
-    pub(crate) fn is_deserted(&self) -> bool {
+    pub(crate) fn must_call(&self) -> bool {
         // SeqCst: meets the fence in `Idle::enter_sleep`. Either the caller sees who sleeps, or that one sees that nobody looks.
         fence(SeqCst);
-        self.is_unattended() && self.watchers.load(Relaxed) == 0
+        self.is_deserted()
     }
 }

@@ -1,7 +1,7 @@
 //! How a fiber, or a plain thread, does I/O on a descriptor: the one way that sockets, pipes and files go.
 //!
 //! A [`Call`] is one operation, said in two ways: as an entry of the ring, and as a system call that does not block. [`perform`] does it: where the call would block, a fiber waits at its worker's
-//! source, for the ring's answer or for epoll's word that it is worth another try; a thread waits in `poll`.
+//! source, for the ring's answer or for epoll's word that it is worth another try; one that may move waits at its group's epoll instance (`event/roam.rs`); a thread waits in `poll`.
 //!
 //! # Try first, or ask the ring first?
 //! A read is tried unless the last one took all there was: then the ring is asked at once, which saves a system call that would be in vain. A write to a stream goes to the ring at once if
@@ -22,10 +22,9 @@ use io_uring::squeue::Entry;
 use io_uring::types::Fd;
 
 use super::context::fiber;
-use super::wait::{CancelPoint, Me, enter_cancel_point, sleep, worker_now};
+use super::wait::{CancelPoint, Me, enter_cancel_point, sleep};
 pub(crate) use crate::event::readiness::Direction;
 use crate::event::readiness::{Readiness, Seen, Watch, register};
-use crate::event::roam::Roam;
 use crate::event::source::Source;
 use crate::event::uring::Completion;
 use crate::fiber::Control;
@@ -33,6 +32,7 @@ use crate::fiber::state::{Cause, Ends};
 use crate::fiber::waiters::Waiter;
 use crate::fiber::why::{At, Why};
 use crate::os::clock;
+use crate::sched::group::Group;
 use crate::sched::worker::{Worker, make_ready, passed};
 
 /// One operation on a descriptor that holds an `S`.
@@ -315,20 +315,20 @@ struct Poller {
     epoll: RawFd,
     /// Which one it is.
     instance: u64,
-    /// The group's, if it is that and not the worker's own.
-    roam: Option<&'static Roam>,
+    /// The group whose roam it is, if it is that and not the worker's own. The fiber may be in another group by now.
+    group: Option<&'static Group>,
 }
 
 /// Where a fiber of `worker` waits for a descriptor: at the instance of its group if it may move, else at that of the worker; `None` if that has a ring.
 fn poller_of(worker: &'static Worker, me: &Control) -> io::Result<Option<Poller>> {
     if me.may_move() && !me.is_bound() {
-        let roam = &worker.group().roam;
-        let (epoll, instance) = roam.instance()?;
-        return Ok(Some(Poller { epoll, instance, roam: Some(roam) }));
+        let group = worker.group();
+        let (epoll, instance) = group.roam.instance()?;
+        return Ok(Some(Poller { epoll, instance, group: Some(group) }));
     }
     worker.with_source(|source| match source {
         Source::Uring(_) => None,
-        Source::Epoll(epoll) => Some(Poller { epoll: epoll.fd(), instance: epoll.instance(), roam: None }),
+        Source::Epoll(epoll) => Some(Poller { epoll: epoll.fd(), instance: epoll.instance(), group: None }),
     })
 }
 
@@ -494,7 +494,9 @@ fn wait_at_epoll<S: AsFd, C: Call<S>>(
             if matches!(&done, Ok(output) if call.empties(output)) {
                 readiness.note_drained(direction, seen);
             }
-            if was_woken && let Some(next) = readiness.claim_next(instance, direction) {
+            if !was_woken {
+                count_gift();
+            } else if let Some(next) = readiness.claim_next(instance, direction) {
                 make_ready(next);
             }
             return done;
@@ -519,7 +521,7 @@ struct Waits<'a> {
 /// Waits until epoll has told of something that came after what was seen.
 fn wait_for_edge(fiber: &Caller<'_>, waits: &Waits<'_>, deadline_ns: u64) -> io::Result<Cause> {
     let Caller { point, worker, control } = fiber;
-    let Waits { readiness, poller: &Poller { instance, roam, .. }, direction, seen, why } = *waits;
+    let Waits { readiness, poller: &Poller { instance, group, .. }, direction, seen, why } = *waits;
     let waiter = Waiter::new(control, ());
     {
         let mut waiting = readiness.lock();
@@ -533,17 +535,17 @@ fn wait_for_edge(fiber: &Caller<'_>, waits: &Waits<'_>, deadline_ns: u64) -> io:
         // SAFETY: it is new, and stays in this frame until its wait is over.
         unsafe { readiness.push(&mut waiting, instance, direction, &waiter) };
     }
-    match roam {
+    match group {
         None => worker.begin_source_wait(control),
-        Some(roam) if roam.begin_wait() => worker_now().call_lookout(),
+        Some(group) if group.roam.begin_wait() => group.call_lookout(),
         Some(_) => {}
     }
     // SAFETY: the wait was begun above, with a waiter under the lock; an edge, a cancel or the deadline ends it.
     let ended = unsafe { point.wait_at(readiness.waiting(), deadline_ns, |waiting| waiting.remove(instance, direction, &waiter)) };
-    match roam {
+    match group {
         None => worker.end_source_wait(control),
-        // Its group is there while it is, wherever it goes on.
-        Some(roam) => roam.end_wait(),
+        // All groups are there while it is, wherever it goes on.
+        Some(group) => group.roam.end_wait(),
     }
     Ok(ended?)
 }

@@ -339,7 +339,7 @@ impl Wakes {
 }
 
 /// The worker that the caller, a fiber, is at now: one that may move may have done so since it last asked.
-pub(super) fn worker_now() -> &'static Worker {
+fn worker_now() -> &'static Worker {
     here().expect("a fiber runs on a worker")
 }
 

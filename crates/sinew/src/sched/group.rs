@@ -45,7 +45,7 @@ pub(crate) const CHILDREN_MAX: usize = 256;
 /// How a worker rests.
 #[derive(Clone, Copy)]
 pub(crate) struct Rest {
-    /// No deadline ends it, and nothing that its fibers wait for outside.
+    /// No deadline ends it, and nothing that fibers wait for at its source.
     pub(crate) for_good: bool,
     /// It sleeps in its source, where the bell wakes it, and not on its slot's word.
     pub(crate) at_source: bool,
@@ -574,6 +574,13 @@ impl Group {
     pub(crate) fn call_one(&self) -> bool {
         let claimed = self.idle.claim(1, |worker| self.seats[worker].settled());
         self.pay(&claimed)
+    }
+
+    /// Calls a sleeper to look after the roam, if nobody does (`roam.rs`, I1).
+    pub(crate) fn call_lookout(&self) {
+        if self.roam.must_call() && !self.idle.sleeping().is_empty() {
+            self.call_one();
+        }
     }
 
     /// The groups that a worker of this one was sent to, by bits.

@@ -254,10 +254,11 @@ impl Groups {
         }
     }
 
-    /// Whether all workers have lain down with no deadline, none is being woken, and no job of the pool will wake one, so that nothing inside can make anything ready. By a
+    /// Whether all workers have lain down with no deadline, none is being woken, and neither a job of the pool nor I/O will wake one, so that nothing inside can make anything ready. By a
     /// worker that has lain down itself: of the last two at least one sees the other, and what its fibers counted, by the fences of their slots.
     pub(crate) fn all_rest_for_good(&self) -> bool {
-        self.seats().all(|seat| !seat.has_mail() && seat.rests_for_good()) && self.outside.load(Relaxed) == 0
+        let waits_outside = || self.outside.load(Relaxed) != 0 || self.all.iter().any(|group| group.roam.has_waits());
+        self.seats().all(|seat| !seat.has_mail() && seat.rests_for_good()) && !waits_outside()
     }
 
     /// Started fibers that have not ended.

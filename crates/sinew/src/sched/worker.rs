@@ -345,7 +345,7 @@ impl Worker {
         HERE.with(|here| here.set(ptr::null()));
     }
 
-    /// A worker that leaves rest with something to do wakes one more for what it does not take (law S1).
+    /// A worker that leaves rest with something to do wakes one more for what it does not take (law S1), and for I/O that it had looked after, or was called to (`roam.rs`, I1).
     #[inline]
     fn pass_on(&self) {
         if !self.rested.replace(false) {
@@ -356,6 +356,9 @@ impl Worker {
         }
         if self.group().has_errands() && !self.group().call_one() {
             self.pass_errands_on();
+        }
+        if self.group().roam.has_waits() {
+            self.group().call_lookout();
         }
     }
 

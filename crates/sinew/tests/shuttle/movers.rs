@@ -346,7 +346,7 @@ impl Roaming {
         me.state.begin_wait();
         epoll::ask(&question, me);
         if roam.begin_wait() {
-            worker.call_lookout();
+            worker.group().call_lookout();
         }
         self.place.store(&mut question, SeqCst);
         // SAFETY: the wait was begun; the answer ends it.

@@ -119,6 +119,9 @@ impl Worker {
             if now_ns >= look_ns {
                 self.ask_epoll();
                 look_ns = now_ns + SOURCE_GAP_NS;
+                if self.finds_at_roam() {
+                    break true;
+                }
             }
             if now_ns >= wake_ns || now_ns >= end_ns {
                 break now_ns >= wake_ns;
@@ -141,13 +144,14 @@ impl Worker {
         let (wake_ns, armed) = unsafe { ((*self.timers.get()).next_ns(), (*self.timers.get()).armed()) };
         let post = self.take_post();
         let at_source = self.source_waits.get() != 0 || post == Post::Lookout;
-        let for_good = wake_ns == u64::MAX && !at_source && post == Post::None;
+        // Not if it has a post: whether fibers wait there is asked of the roam (`Groups::all_rest_for_good`). They may have gone on, and nobody has told the lookout.
+        let for_good = wake_ns == u64::MAX && self.source_waits.get() == 0;
         let sleep_ns = alarm_at(wake_ns, armed, self.alarm_ns.get()).min(self.trim_when_due());
         self.seat().set_rest(Rest { for_good, at_source });
         self.seat().slot.lie_down();
         self.group().idle.enter_sleep(self.index);
         let mut watch = None;
-        let is_needed = post == Post::None && self.group().roam.is_unattended();
+        let is_needed = post == Post::None && self.group().roam.is_deserted();
         if !self.has_work() && !self.must_refuse() && !is_needed {
             add(&self.seat().counters.sleeps, 1);
             let begun_ns = clock::now_ns();
@@ -238,7 +242,16 @@ impl Worker {
             && unsafe { (*self.source.get()).as_ref().is_some_and(|source| source.unsent() != 0 || source.has_found()) }
     }
 
-    /// What a worker that goes to sleep does for the fibers that wait at the group's roam: it is the lookout if all others sleep, or nobody but it has looked since its last watch.
+    /// Looks at the group's roam, if fibers wait there; whether one of them is this worker's to run. (Of others `has_work` tells.)
+    fn finds_at_roam(&self) -> bool {
+        if self.group().roam.has_waits() {
+            self.look_at_roam();
+        }
+        self.has_own()
+    }
+
+    /// What a worker that goes to sleep does for the fibers that wait at the group's roam: it is the lookout if all others sleep, or nobody but it has looked since its last watch. One watches at a
+    /// time: two would each take the other's looks for those of a worker that is not held.
     fn take_post(&self) -> Post {
         let roam = &self.group().roam;
         if !roam.is_unattended() {
@@ -253,12 +266,15 @@ impl Worker {
             }
             roam.leave_post();
         }
+        if !roam.is_deserted() {
+            return Post::None;
+        }
         self.roam_looks.set(roam.looks());
         roam.begin_watch();
         Post::Watcher
     }
 
-    /// Ends what `take_post` began.
+    /// Ends what `take_post` began. If the worker has something to run, it calls another (`pass_on`).
     fn leave_post(&self, post: Post) {
         let roam = &self.group().roam;
         match post {
@@ -267,16 +283,7 @@ impl Worker {
             Post::Lookout => {
                 self.roam_due.set(true);
                 roam.leave_post();
-                self.call_lookout();
             }
-        }
-    }
-
-    /// Calls a sleeper to look after the group's roam, if nobody does (`roam.rs`, I1).
-    pub(crate) fn call_lookout(&self) {
-        let group = self.group();
-        if group.roam.is_deserted() && !group.idle.sleeping().is_empty() {
-            group.call_one();
         }
     }
 

@@ -1,0 +1,364 @@
+//! Who looks after the I/O of fibers that may move (`event/roam.rs`): workers that poll, are held, watch, or sleep; and that nobody does so when nothing is to come.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream as Std;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use common::{in_child, is_child, pair, poll_until};
+use sinew::io::Interest;
+use sinew::net::unix::UnixStream;
+use sinew::{Builder, Group, Io, JoinHandle, Runtime, Spin};
+
+const DRIVERS: [Io; 2] = [Io::Uring, Io::Epoll];
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_secs(600);
+/// How long a shutdown may take on a busy machine.
+const GRACE: Duration = Duration::from_secs(60);
+
+fn described(workers: usize, io: Io) -> sinew::RuntimeBuilder {
+    // SAFETY: the fibers of these tests keep nothing of a thread across a suspension. One that is shaken goes to a worker that is held.
+    unsafe { Runtime::builder().workers(workers).io(io).shake(false).migrate_started_fibers() }
+}
+
+fn end(runtime: Runtime) {
+    runtime.shutdown_timeout(GRACE).unwrap_or_else(|left| panic!("fibers were left: {left:?}"));
+}
+
+/// A fiber that reads bytes to the end and counts them, and where they are written.
+fn reader(runtime: &Runtime) -> (Std, Arc<AtomicUsize>, JoinHandle<()>) {
+    let (near, far) = Std::pair().unwrap();
+    let mut far = UnixStream::from(far);
+    let got = Arc::new(AtomicUsize::new(0));
+    let counts = got.clone();
+    let reads = move || {
+        while far.read(&mut [0]).unwrap() == 1 {
+            counts.fetch_add(1, SeqCst);
+        }
+    };
+    (near, got, runtime.spawn(reads))
+}
+
+/// Claim: a worker that polls before it sleeps looks after I/O too, however long it polls.
+#[test]
+fn a_worker_that_polls_looks_after_io() {
+    for io in DRIVERS {
+        for workers in [1, 2] {
+            let runtime = described(workers, io).spin(Spin::Fixed(LONG)).build().unwrap();
+            let (mut near, got, fiber) = reader(&runtime);
+            for n in 1..=20 {
+                near.write_all(&[1]).unwrap();
+                poll_until("a worker that polls to read", || got.load(SeqCst) == n);
+            }
+            drop(near);
+            fiber.join().unwrap();
+            end(runtime);
+        }
+    }
+}
+
+/// A fiber that holds its worker until it is told that this is over, and which one that is.
+struct Hog {
+    over: Arc<AtomicBool>,
+    thread: String,
+    fiber: JoinHandle<()>,
+}
+
+impl Hog {
+    fn start(runtime: &Runtime) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let (is_over, (tell, held)) = (over.clone(), std::sync::mpsc::channel());
+        let holds = move || {
+            tell.send(std::thread::current().name().unwrap().to_owned()).unwrap();
+            while !is_over.load(SeqCst) {
+                std::thread::yield_now();
+            }
+        };
+        let fiber = runtime.spawn(holds);
+        Self { over, thread: held.recv().unwrap(), fiber }
+    }
+
+    fn end(self) {
+        self.over.store(true, SeqCst);
+        self.fiber.join().unwrap();
+    }
+}
+
+/// Claim: of three workers two may be held, whichever and whenever: the third one sees to I/O.
+#[test]
+fn the_last_worker_that_is_not_held_looks_after_io() {
+    for io in DRIVERS {
+        let runtime = described(3, io).build().unwrap();
+        let (mut near, got, fiber) = reader(&runtime);
+        for n in 1..=60 {
+            // The one that is released last is the lookout: another one each time.
+            let mut hogs: Vec<_> = (0..3).map(|_| Hog::start(&runtime)).collect();
+            hogs.sort_by(|a, b| a.thread.cmp(&b.thread));
+            hogs.rotate_left(n % 3);
+            for (asleep, hog) in (1..).zip(hogs) {
+                hog.end();
+                poll_until("it to sleep", || runtime.metrics().workers.iter().filter(|worker| worker.sleeping).count() == asleep);
+            }
+            let first = Hog::start(&runtime);
+            (0..n * 100).for_each(|_| std::hint::spin_loop());
+            let second = Hog::start(&runtime);
+            near.write_all(&[1]).unwrap();
+            poll_until("the third worker to read", || got.load(SeqCst) == n);
+            first.end();
+            second.end();
+        }
+        drop(near);
+        fiber.join().unwrap();
+        end(runtime);
+    }
+}
+
+fn sleeps(runtime: &Runtime) -> u64 {
+    runtime.metrics().workers.iter().map(|worker| worker.sleeps).sum()
+}
+
+/// Waits until no worker has got up for a while: so long that one that watches would have done so many times.
+fn come_to_rest(runtime: &Runtime, what: &str) {
+    poll_until(what, || {
+        let before = sleeps(runtime);
+        std::thread::sleep(Duration::from_millis(30));
+        sleeps(runtime) == before
+    });
+}
+
+/// Claim: where nothing happens nobody gets up, though fibers wait for I/O: neither if all workers sleep nor if one is held.
+#[test]
+fn nobody_watches_for_ever() {
+    for io in DRIVERS {
+        for workers in 1..=4 {
+            let runtime = described(workers, io).build().unwrap();
+            let (mut near, got, fiber) = reader(&runtime);
+            near.write_all(&[1]).unwrap();
+            poll_until("the byte", || got.load(SeqCst) == 1);
+            come_to_rest(&runtime, "all workers to sleep");
+            for round in 0..10 {
+                // All but one are released, by turns: who lies down in the middle of another's watch has looked meanwhile.
+                let mut hogs: Vec<_> = (0..workers).map(|_| Hog::start(&runtime)).collect();
+                hogs.rotate_left(round % workers);
+                let last = hogs.pop().unwrap();
+                for hog in hogs {
+                    hog.end();
+                    std::thread::sleep(Duration::from_micros(100 * round as u64));
+                }
+                come_to_rest(&runtime, "all workers but one to sleep");
+                last.end();
+            }
+            drop(near);
+            fiber.join().unwrap();
+            end(runtime);
+        }
+    }
+}
+
+/// Claim: a worker that slept where I/O would wake it, for fibers that have ended, does not hide a standstill.
+#[test]
+fn a_standstill_after_io_is_reported() {
+    const SELF: &str = "a_standstill_after_io_is_reported";
+    const RUNTIMES: usize = 8;
+    if !is_child(SELF) {
+        for io in ["uring", "epoll"] {
+            let output = in_child(SELF, &[("SINEW_IO", io)]);
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{text}");
+            assert_eq!(text.matches("probable deadlock").count(), RUNTIMES, "{io}: {text}");
+        }
+        return;
+    }
+    let runtimes: Vec<_> = (0..RUNTIMES).map(|_| stand_still()).collect();
+    // As long as in `endings.rs`: long enough for a second report of each, were there one.
+    std::thread::sleep(Duration::from_millis(500));
+    for (runtime, parked) in runtimes {
+        parked.fiber().unpark();
+        parked.join().unwrap();
+        end(runtime);
+    }
+}
+
+/// Waits for I/O that comes and I/O that does not, bound and not: every wait that is begun is ended.
+fn wait_in_every_way(i: usize) {
+    const SHORT: Duration = Duration::from_micros(60);
+    let (mut near, far) = pair();
+    let far = Arc::new(far);
+    for round in i..i + 24 {
+        let mut far = &*far;
+        match round % 8 {
+            0 => assert!(sinew::timeout(SHORT, || far.read(&mut [0])).is_err()),
+            1 => {
+                let _here = sinew::pin();
+                assert!(sinew::timeout(SHORT, || far.read(&mut [0])).is_err());
+            }
+            2 => {
+                far.set_read_timeout(Some(SHORT)).unwrap();
+                assert_eq!(far.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+                far.set_read_timeout(None).unwrap();
+            }
+            3 => assert!(sinew::timeout(SHORT, || sinew::io::poll(far, Interest::Readable)).is_err()),
+            4 => {
+                let mut again = far.try_clone().unwrap();
+                assert!(sinew::timeout(SHORT, || again.read(&mut [0])).is_err());
+            }
+            5 => sinew::scope(|s| {
+                let reader = s.spawn(|| (&mut &*far).read(&mut [0]).unwrap_err());
+                (0..i % 3).for_each(|_| sinew::yield_now());
+                reader.cancel();
+            }),
+            6 => sinew::scope(|s| {
+                let reader = s.spawn(|| (&mut &*far).read(&mut [0]).unwrap());
+                let _here = i.is_multiple_of(2).then(sinew::pin);
+                near.write_all(&[1]).unwrap();
+                assert_eq!(reader.join().unwrap(), 1);
+            }),
+            _ => sinew::scope(|s| {
+                let poll = s.spawn(|| sinew::io::poll(far, Interest::Readable).unwrap());
+                near.write_all(&[1]).unwrap();
+                poll.join().unwrap();
+                assert_eq!((&mut &*far).read(&mut [0]).unwrap(), 1);
+            }),
+        }
+    }
+}
+
+/// A runtime in which nothing can happen, but has: a fiber that waited for I/O was cancelled, which is not told to who slept for that.
+fn stand_still() -> (Runtime, JoinHandle<()>) {
+    let runtime = described(3, Io::Auto).deadlock_watch(Duration::from_millis(50)).build().unwrap();
+    let (_near, far) = Std::pair().unwrap();
+    let mut far = UnixStream::from(far);
+    let reads = runtime.spawn(move || far.read(&mut [0]).unwrap_err());
+    come_to_rest(&runtime, "a worker to wait for I/O");
+    reads.cancel();
+    reads.join().unwrap();
+    (0..12).map(|i| runtime.spawn(move || wait_in_every_way(i))).collect::<Vec<_>>().into_iter().for_each(|fiber| fiber.join().unwrap());
+    let parked = runtime.spawn(sinew::park);
+    (runtime, parked)
+}
+
+/// Claim: a fiber that waits for I/O once more, after it was woken in vain and taken by another group, is looked after.
+#[test]
+fn io_of_a_fiber_that_another_group_took_is_seen_to() {
+    for io in DRIVERS {
+        let runtime = described(2, io).group_size(1).steal_ratio(1).build().unwrap();
+        let (near, far) = runtime.run(pair);
+        let far = Arc::new(far);
+        let got = Arc::new(AtomicUsize::new(0));
+        let readers: Vec<_> = (0..6)
+            .map(|i| {
+                let (far, got) = (far.clone(), got.clone());
+                let reads = move || {
+                    while (&*far).read(&mut [0]).unwrap() == 1 {
+                        got.fetch_add(1, SeqCst);
+                        (0..i).for_each(|_| sinew::yield_now());
+                    }
+                };
+                runtime.run(|| Builder::new().group(Group::foreground(i % 2)).spawn(reads).unwrap())
+            })
+            .collect();
+        let near = std::net::TcpStream::from(near);
+        for n in 1..=common::rounds(20_000) {
+            (&near).write_all(&[1]).unwrap();
+            poll_until("somebody to read", || got.load(SeqCst) == n);
+        }
+        drop(near);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        end(runtime);
+    }
+}
+
+/// Claim: fibers that stay and fibers that may move wait for one descriptor, each where it waits, and whoever is woken takes what there is.
+#[test]
+fn one_descriptor_serves_fibers_that_stay_and_fibers_that_may_move() {
+    for io in DRIVERS {
+        let runtimes = [
+            described(2, io).build().unwrap(),
+            Runtime::builder().workers(2).io(io).build().unwrap(),
+            described(1, Io::Epoll).build().unwrap(),
+        ];
+        let (near, far) = runtimes[0].run(pair);
+        let (far, got) = (Arc::new(far), Arc::new(AtomicUsize::new(0)));
+        let readers: Vec<_> = (0..9)
+            .map(|i| {
+                let (far, got) = (far.clone(), got.clone());
+                let reads = move || {
+                    let _here = (i % 4 == 3).then(sinew::pin);
+                    while (&*far).read(&mut [0]).unwrap() == 1 {
+                        got.fetch_add(1, SeqCst);
+                    }
+                };
+                runtimes[i % 3].spawn(reads)
+            })
+            .collect();
+        let near = std::net::TcpStream::from(near);
+        let mut sent = 0;
+        for n in 1..=300 {
+            let some = 1 + n % 3;
+            (&near).write_all(&vec![1; some]).unwrap();
+            sent += some;
+            poll_until("all to be read", || got.load(SeqCst) == sent);
+        }
+        drop(near);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        runtimes.into_iter().for_each(end);
+    }
+}
+
+/// Claim: where no descriptor is left for the source of a worker, it looks from time to time; where none is left for the roam, the call says so.
+#[test]
+fn io_goes_on_without_descriptors_for_workers() {
+    const SELF: &str = "io_goes_on_without_descriptors_for_workers";
+    if !is_child(SELF) {
+        for io in ["uring", "epoll"] {
+            let output = in_child(SELF, &[("SINEW_IO", io)]);
+            assert!(output.status.success(), "{io}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        return;
+    }
+    let few = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
+    // SAFETY: the limit outlives the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &few) }, 0);
+    for workers in 1..=2 {
+        let runtime = described(workers, Io::Auto).build().unwrap();
+        let ((mut near, far), (_silent, waits)) = (Std::pair().unwrap(), Std::pair().unwrap());
+        let mut far = UnixStream::from(far);
+        let taken: Vec<_> = std::iter::from_fn(|| waits.try_clone().ok()).collect();
+        let fails = UnixStream::from(waits);
+        let error = runtime.run(|| (&fails).read(&mut [0]).unwrap_err());
+        assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+        let mut taken = taken.into_iter();
+        drop(taken.next());
+        let reader = runtime.spawn(move || far.read(&mut [0]).unwrap());
+        poll_until("the reader to wait", || runtime.metrics().workers.iter().all(|worker| worker.sleeping));
+        near.write_all(&[1]).unwrap();
+        assert_eq!(reader.join().unwrap(), 1);
+        drop(taken);
+        end(runtime);
+    }
+}
+
+/// Claim: a fiber whose reads never have to wait, though each takes all there is, lets others of its worker run.
+#[test]
+fn a_peer_that_is_always_ahead_does_not_hold_the_worker() {
+    let settled = |io| Runtime::builder().workers(1).io(io).build().unwrap();
+    for runtime in DRIVERS.map(|io| described(1, io).build().unwrap()).into_iter().chain(DRIVERS.map(settled)) {
+        runtime.run(|| {
+            let (mut near, far) = Std::pair().unwrap();
+            let (mut far, over) = (UnixStream::from(far), Arc::new(AtomicBool::new(false)));
+            let ends = over.clone();
+            let other = sinew::spawn(move || ends.store(true, SeqCst));
+            let reads = (0..1_000).take_while(|_| {
+                near.write_all(&[1]).unwrap();
+                assert_eq!(far.read(&mut [0; 2]).unwrap(), 1);
+                !over.load(SeqCst)
+            });
+            assert!(reads.count() < 1_000, "the other fiber did not run");
+            other.join().unwrap();
+        });
+        end(runtime);
+    }
+}

@@ -158,8 +158,8 @@ impl RawMutex {
     /// Takes it if nobody has it or waits for it.
     #[inline]
     fn try_take_free(&self) -> bool {
-        // Acquire: meets the Release of an unlock.
-        self.word.compare_exchange(0, LOCKED, Acquire, Relaxed).is_ok()
+        // The look spares those who wait for each other an exchange that is in vain. Acquire: meets the Release of an unlock.
+        self.word.load(Relaxed) == 0 && self.word.compare_exchange(0, LOCKED, Acquire, Relaxed).is_ok()
     }
 
     /// Takes it, if nobody has it, before those who wait.
@@ -184,8 +184,8 @@ impl RawMutex {
     /// Lets go. By the owner.
     #[inline]
     pub(crate) fn release(&self) {
-        // Release: meets the Acquire of who locks next.
-        if self.word.compare_exchange(LOCKED, 0, Release, Relaxed).is_err() {
+        // The look as in `try_take_free`. Release: meets the Acquire of who locks next.
+        if self.word.load(Relaxed) != LOCKED || self.word.compare_exchange(LOCKED, 0, Release, Relaxed).is_err() {
             self.release_slowly();
         }
     }

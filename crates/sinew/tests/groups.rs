@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use common::{Gate, await_until, group, in_child, is_child, poll_until};
-use sinew::{Builder, Group, JoinHandle, Queue, Runtime, RuntimeBuilder};
+use sinew::{Builder, Group, JoinHandle, Launch, Queue, Runtime, RuntimeBuilder};
 
 /// So many groups of so many workers, on whatever machine.
 fn groups(count: usize, size: usize) -> RuntimeBuilder {
@@ -506,4 +506,45 @@ fn latencies_are_those_of_the_group_that_did_the_work() {
     assert_eq!(metrics.workers[2].latencies.start_p99, busy.start_p99);
     assert!(metrics.latencies.start_p99.is_some());
     assert!(metrics.groups[..2].iter().any(|group| group.latencies.start_p99.is_none()), "{:?}", metrics.groups);
+}
+
+#[test]
+fn a_batch_goes_where_its_builder_says_and_a_pinned_one_stays() {
+    let rt = Runtime::builder().workers(2).group_size(1).steal_ratio(1).build().unwrap();
+    rt.run(|| {
+        for number in [0, 1] {
+            // Group 0 or 1 is idle, and would steal.
+            let batch = Builder::new().name("one of many").group(Group::foreground(number)).pinned();
+            let works = || {
+                (0..3).for_each(|_| sinew::yield_now());
+                (group(), sinew::current().name().map(str::to_owned))
+            };
+            for (at, name) in join_all(batch.spawn_batch((0..500).map(|_| works)).unwrap()) {
+                assert_eq!((at, name.as_deref()), (number.to_string(), Some("one of many")));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_batch_that_is_refused_starts_nothing() {
+    let rt = Runtime::builder().workers(1).build().unwrap();
+    let alive = Arc::new(());
+    rt.run(|| {
+        let batch = || {
+            let kept = alive.clone();
+            (0..10).map(move |_| {
+                let kept = kept.clone();
+                move || drop(kept)
+            })
+        };
+        let before = sinew::metrics().spawned;
+        let error = Builder::new().group(Group::foreground(7)).spawn_batch(batch()).unwrap_err();
+        assert!(error.to_string().contains("foreground(7)"), "{error}");
+        let error = Builder::new().launch(Launch::Dispatch).spawn_batch(batch()).unwrap_err();
+        assert!(error.to_string().contains("Dispatch"), "{error}");
+        assert_eq!((sinew::metrics().spawned, Arc::strong_count(&alive)), (before, 1));
+        // Quietly: the one worker is awake, and comes to them.
+        assert_eq!(join_all(Builder::new().quiet().spawn_batch(batch()).unwrap()).len(), 10);
+    });
 }

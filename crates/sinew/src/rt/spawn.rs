@@ -30,7 +30,7 @@ use crate::sched::groups::Groups;
 use crate::sched::worker::{Worker, here, new_block, recycle};
 
 /// What can be said of a fiber before it is spawned.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Settings {
     pub(crate) name: Option<Box<str>>,
     pub(crate) class: Option<Class>,
@@ -500,28 +500,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    let site = Location::caller();
-    // User code first: the iterator and `clone` may do anything, panic included, and nothing is half made then.
-    let closures: Vec<(F, Inherited)> = closures.into_iter().map(|closure| (closure, context::inherit())).collect();
-    let groups = current_groups().unwrap_or_else(|error| panic!("sinew::spawn_batch: {error}"));
-    let group = nearest(&groups);
-    let (batch, mut handles) = (List::new(), Vec::with_capacity(closures.len()));
-    for (closure, inherited) in closures {
-        // SAFETY: `F` and `T` are `'static`; the fiber is ours until the batch is queued, and the handle takes its reference.
-        match unsafe { make(group, Settings::default(), inherited, site, closure) } {
-            // SAFETY: as above.
-            Ok(control) => unsafe {
-                batch.push(std::ptr::from_ref(control).cast_mut());
-                handles.push(JoinHandle(Handle::new(control)));
-            },
-            Err(error) => refuse_batch::<F>(&batch, error),
-        }
-    }
-    group.spawned_outside.fetch_add(handles.len() as u64, Relaxed);
-    if !batch.is_empty() && !group.push_all(&batch, false) {
-        refuse_batch::<F>(&batch, shut_down());
-    }
-    handles
+    Builder::new().spawn_batch(closures).unwrap_or_else(|error| panic!("sinew::spawn_batch: {error}"))
 }
 
 /// Wakes workers for the fibers that were spawned [quietly](Builder::quiet) in the current runtime; on a plain thread, in the default one.
@@ -544,14 +523,48 @@ pub fn flush() {
     }
 }
 
+/// Makes fibers and queues them at once; all of them, or none.
+fn launch_batch<I, F, T>(
+    groups: &Arc<Groups>,
+    settings: &Settings,
+    site: &'static Location<'static>,
+    closures: I,
+) -> io::Result<Vec<JoinHandle<T>>>
+where
+    I: IntoIterator<Item = F>,
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    // User code first: the iterator and `clone` may do anything, panic included, and nothing is half made then.
+    let closures: Vec<(F, Inherited)> = closures.into_iter().map(|closure| (closure, context::inherit())).collect();
+    let worker = here().filter(|worker| Arc::ptr_eq(worker.groups(), groups));
+    let group = settings.place.find(groups, worker)?;
+    let (batch, mut handles) = (List::new(), Vec::with_capacity(closures.len()));
+    for (closure, inherited) in closures {
+        // SAFETY: `F` and `T` are `'static`; the fiber is ours until the batch is queued, and the handle takes its reference.
+        match unsafe { make(group, settings.clone(), inherited, site, closure) } {
+            // SAFETY: as above.
+            Ok(control) => unsafe {
+                batch.push(std::ptr::from_ref(control).cast_mut());
+                handles.push(JoinHandle(Handle::new(control)));
+            },
+            Err(error) => return Err(unmake_batch::<F>(&batch, error)),
+        }
+    }
+    group.spawned_outside.fetch_add(handles.len() as u64, Relaxed);
+    if !batch.is_empty() && !group.push_all(&batch, settings.quiet) {
+        return Err(unmake_batch::<F>(&batch, shut_down()));
+    }
+    Ok(handles)
+}
+
 #[cold]
-#[track_caller]
-fn refuse_batch<F>(batch: &List<Control>, error: io::Error) -> ! {
+fn unmake_batch<F>(batch: &List<Control>, error: io::Error) -> io::Error {
     while !batch.is_empty() {
         // SAFETY: the batch was not queued, so its fibers are known to their handles alone.
         unsafe { unmake::<F>(batch.pop()) };
     }
-    panic!("sinew::spawn_batch: {error}");
+    error
 }
 
 /// The caller's own group, if it is of this runtime, else one by turns.
@@ -717,6 +730,34 @@ impl Builder {
             Some(worker) => self.spawn_in(worker.groups(), f),
             None => self.spawn_in(&current_groups()?, f),
         }
+    }
+
+    /// Starts many fibers at once, all as described here, as [`spawn_batch`].
+    ///
+    /// # Suspends
+    /// No.
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn); and for [`Launch::Dispatch`], since one at most could run at once. None of them has been started then.
+    ///
+    /// # Examples
+    /// ```
+    /// let squares = sinew::Builder::new().pinned().spawn_batch((0..10).map(|i: u32| move || i * i))?;
+    /// assert_eq!(squares.into_iter().map(|s| s.join().unwrap()).sum::<u32>(), 285);
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[track_caller]
+    pub fn spawn_batch<I, F, T>(self, closures: I) -> io::Result<Vec<JoinHandle<T>>>
+    where
+        I: IntoIterator<Item = F>,
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let settings = self.settings()?;
+        if settings.launch == Launch::Dispatch {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "Launch::Dispatch is refused: a batch is queued"));
+        }
+        launch_batch(&current_groups()?, &settings, Location::caller(), closures)
     }
 
     #[track_caller]

@@ -998,3 +998,28 @@ fn ready_fibers_that_may_move_are_shown_where_they_wait() {
     });
     end(runtime);
 }
+
+/// Claim: nobody is woken to steal a fiber that its waker's worker is about to run. (One is, in a millisecond, to see that this does happen.)
+#[test]
+fn no_thief_is_woken_for_a_fiber_that_runs_next() {
+    let rounds = 20_000;
+    let runtime = described(2, Queue::Stealing).shake(false).build().unwrap();
+    runtime.run(|| {
+        let (ping, pong) = (bounded::<usize>(1), bounded::<usize>(1));
+        let echo = sinew::spawn(move || ping.1.iter().for_each(|n| pong.0.send(n).unwrap()));
+        let wakes = || {
+            let metrics = sinew::metrics();
+            metrics.wakes_by_sleeper + metrics.wakes_by_spinner + metrics.wakes_by_nobody
+        };
+        let before = wakes();
+        for n in 0..rounds {
+            ping.0.send(n).unwrap();
+            assert_eq!(pong.1.recv(), Ok(n));
+        }
+        let after = wakes();
+        assert!(after - before < rounds as u64 / 4, "{} wakes in {rounds} round trips", after - before);
+        drop(ping.0);
+        echo.join().unwrap();
+    });
+    end(runtime);
+}

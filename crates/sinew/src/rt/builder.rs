@@ -521,3 +521,19 @@ fn parse_bytes(text: &str) -> Option<usize> {
     };
     digits.trim().parse::<usize>().ok()?.checked_mul(unit)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_steals_from_its_own_sort_and_across_nodes_only_if_asked() {
+        // Two foreground groups at each of two nodes, and a background group that is bound nowhere.
+        let nodes = [Some(0), Some(0), Some(1), Some(1), None];
+        assert_eq!(victims(0, 4, &nodes, [16, 0]), [(1, 16)]);
+        assert_eq!(victims(3, 4, &nodes, [16, 0]), [(2, 16)]);
+        assert_eq!(victims(2, 4, &nodes, [16, 64]), [(0, 64), (1, 64), (3, 16)]);
+        assert_eq!(victims(4, 4, &nodes, [16, 64]), []);
+        assert_eq!(victims(1, 4, &nodes, [0, 0]), []);
+    }
+}

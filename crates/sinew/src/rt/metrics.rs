@@ -348,7 +348,9 @@ fn trace(groups: Weak<Groups>, period: Duration) {
         let all = sum_of(groups.seats(), |counters| &counters.latency);
         let now = Metrics::of(&groups);
         let line = TraceLine { now: &now, earlier: &earlier, waits: &all.since(&waits) };
-        let _ = writeln!(std::io::stderr(), "sinew {:>8}ms {line}", started.elapsed().as_millis());
+        // By one call: a process that ends meanwhile leaves no half of a line.
+        let line = format!("sinew {:>8}ms {line}\n", started.elapsed().as_millis());
+        let _ = std::io::stderr().write_all(line.as_bytes());
         (earlier, waits) = (now, all);
         drop(groups);
         std::thread::sleep(period);

@@ -219,8 +219,6 @@ pub(crate) struct Worker {
     others_had: Cell<bool>,
     /// Whose turn it is among these: the oldest child, before the group's queue. Not by the number of the round: where others are due in every eighth, that is always the same.
     child_next: Cell<bool>,
-    /// And among its children, while others come for them: the oldest.
-    oldest_next: Cell<bool>,
     /// And among its own: those that may move, before those that stay.
     moving_next: Cell<bool>,
     /// Fibers run since it last looked there.
@@ -283,7 +281,6 @@ impl Worker {
             others_due: Cell::new(false),
             others_had: Cell::new(false),
             child_next: Cell::new(false),
-            oldest_next: Cell::new(false),
             moving_next: Cell::new(false),
             ticks: Cell::new(0),
             next_runs: Cell::new(0),

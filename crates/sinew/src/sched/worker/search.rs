@@ -140,8 +140,8 @@ impl Worker {
     /// neighbours often do the same work. (Four fibers that yield for ever and eight that sleep: all four settled on one worker, and the other one overslept.)
     fn next_child(&self) -> *const Control {
         let spreads = self.group().idle.is_somebody_coming() && !self.group().settings.migrates;
-        let oldest = spreads && self.oldest_next.replace(!self.oldest_next.get());
-        if oldest { self.oldest_child() } else { self.seat().children.pop() }
+        // Every second start.
+        if spreads && self.starts.get() % 2 == 1 { self.oldest_child() } else { self.seat().children.pop() }
     }
 
     fn oldest_child(&self) -> *const Control {

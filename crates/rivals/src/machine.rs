@@ -6,17 +6,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::systems::{self, Side};
 
-/// The lines that stand above every table of results.
-pub(crate) fn description() -> Vec<String> {
-    let mut lines = vec![
-        format!("machine: {}", machine()),
-        format!("load average before: {}", load_average()),
-        format!("built by: {}, release with fat LTO", env!("RIVALS_RUSTC")),
-    ];
-    lines.push(format!("versions: {}", versions().join(", ")));
-    lines
-}
-
 /// CPUs, memory, kernel.
 pub(crate) fn machine() -> String {
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
@@ -56,12 +45,7 @@ pub(crate) fn versions() -> Vec<String> {
 
 /// Today, as `2026-11-15`, by UTC.
 pub(crate) fn today() -> String {
-    date(SystemTime::now())
-}
-
-/// The day of `time`.
-pub(crate) fn date(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (year, month, day) = civil(seconds / 86_400);
     format!("{year:04}-{month:02}-{day:02}")
 }

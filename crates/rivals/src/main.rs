@@ -13,6 +13,7 @@ mod poll;
 mod proc;
 mod report;
 mod requests;
+mod results;
 mod rounds;
 mod row;
 mod server;
@@ -25,11 +26,12 @@ mod workloads;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::job::{Job, Kind};
-use crate::report::Origin;
+use crate::results::{Results, Run};
 use crate::rounds::Plan;
 use crate::row::Row;
 use crate::systems::System;
@@ -49,7 +51,7 @@ enum Command {
     Run {
         #[command(flatten)]
         choice: Choice,
-        /// Print JSON lines to standard output; all else goes to standard error.
+        /// Print JSON lines to standard output, a row each, and a last one about the run; all else goes to standard error.
         #[arg(long)]
         json: bool,
     },
@@ -96,45 +98,91 @@ struct Choice {
     /// Only this system (may be given again); all by default.
     #[arg(long = "system", value_name = "S", value_parser = systems::named)]
     systems: Vec<&'static System>,
-    /// Rounds over all systems; 5 by default, 3 with --quick.
+    /// Rounds over all systems; 5 by default, 3 with --quick and --short.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
-    /// Smaller and fewer: a first answer.
+    /// A first answer in two minutes: short runs of the first workloads on the best known systems; with --workload or --system the same as --short.
     #[arg(long)]
     quick: bool,
+    /// Short runs of everything, or of what is named: with --rounds 5 a quarter of an hour.
+    #[arg(long, conflicts_with = "quick")]
+    short: bool,
     /// Next to nothing: shows that everything runs.
-    #[arg(long, hide = true, conflicts_with = "quick")]
+    #[arg(long, hide = true, conflicts_with_all = ["quick", "short"])]
     tiny: bool,
 }
 
+/// What a first answer may take, with the slowest child that its last moment can begin.
+const FIRST_ANSWER: Duration = Duration::from_secs(120);
+
 impl Choice {
-    /// The command that measures this and writes the page.
-    fn command(&self) -> String {
-        let mut command = String::from("cargo run --release -p rivals -- report");
+    /// The command that was given, if it was `subcommand`.
+    fn command(&self, subcommand: &str) -> String {
+        let mut command = format!("cargo run --release -p rivals -- {subcommand}");
         self.workloads.iter().for_each(|workload| command += &format!(" --workload {}", workload.name));
         self.systems.iter().for_each(|system| command += &format!(" --system {}", system.name));
         self.rounds.iter().for_each(|rounds| command += &format!(" --rounds {rounds}"));
-        command + if self.quick { " --quick" } else { "" }
+        [(self.quick, " --quick"), (self.short, " --short")].iter().filter(|(given, _)| *given).for_each(|(_, word)| command += word);
+        command
+    }
+
+    fn scale(&self) -> Scale {
+        match (self.quick || self.short, self.tiny) {
+            (_, true) => Scale::Tiny,
+            (true, _) => Scale::Short,
+            _ => Scale::Full,
+        }
+    }
+
+    /// Whether what is measured is chosen so that there is an answer soon: nobody has named anything.
+    fn is_first_answer(&self) -> bool {
+        self.quick && self.workloads.is_empty() && self.systems.is_empty()
     }
 
     fn plan(&self) -> Plan {
-        let scale = match (self.quick, self.tiny) {
-            (_, true) => Scale::Tiny,
-            (true, _) => Scale::Quick,
-            _ => Scale::Full,
-        };
-        Plan {
-            workloads: if self.workloads.is_empty() { workloads::ALL.iter().collect() } else { self.workloads.clone() },
-            systems: if self.systems.is_empty() { systems::ALL.iter().collect() } else { self.systems.clone() },
-            rounds: self.rounds.map_or(scale.rounds(), usize::from),
-            scale,
+        let scale = self.scale();
+        let rounds = self.rounds.map_or(scale.rounds(), usize::from);
+        if self.is_first_answer() {
+            let workloads = workloads::FIRST.iter().map(|name| workloads::named(name).expect("it is in the list")).collect();
+            let systems = systems::FIRST.iter().map(|name| systems::named(name).expect("it is in the list")).collect();
+            let time = FIRST_ANSWER - Duration::from_secs(scale.limit_seconds());
+            return Plan { workloads, systems, rounds, scale, end: Some(Instant::now() + time) };
         }
+        let workloads = if self.workloads.is_empty() { workloads::ALL.iter().collect() } else { self.workloads.clone() };
+        let systems = if self.systems.is_empty() { systems::ALL.iter().collect() } else { self.systems.clone() };
+        Plan { workloads, systems, rounds, scale, end: None }
     }
+
+    /// Measures, hands the rows of each workload to `done`, and says what a first answer has left out.
+    fn measure(&self, subcommand: &str, done: impl FnMut(&[Row])) -> Run {
+        let plan = self.plan();
+        let mut run = Run::begin(self.command(subcommand));
+        run.lines().iter().for_each(|line| eprintln!("{line}"));
+        let cut = plan.carry_out(done);
+        run.end();
+        eprintln!("load average after: {}", machine::load_average());
+        if self.is_first_answer() {
+            eprintln!("{}", left_out(&plan, &cut));
+        }
+        run
+    }
+}
+
+/// What a first answer does not tell, and how to be told.
+fn left_out(plan: &Plan, cut: &[String]) -> String {
+    let workloads = workloads::ALL.iter().map(|workload| workload.name).filter(|name| plan.workloads.iter().all(|one| one.name != *name));
+    let systems = systems::ALL.iter().map(|system| system.name).filter(|name| plan.systems.iter().all(|one| one.name != *name));
+    let join = |names: Vec<&str>| names.join(", ");
+    let mut text = format!("left out by --quick: workloads {}; systems {}", join(workloads.collect()), join(systems.collect()));
+    if !cut.is_empty() {
+        text += &format!("\nthe two minutes were over: fewer rounds, or none, of {}", cut.join(", "));
+    }
+    text + "\n--quick --workload W measures any of them on all systems; --short measures everything, with --rounds 5 in a quarter of an hour"
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Run { choice, json } => run(&choice.plan(), json),
+        Command::Run { choice, json } => run(&choice, json),
         Command::Report { choice, from, out } => report(&choice, from.as_deref(), &out),
         Command::List => list(),
         Command::Child { system, job } => perform(system, &job),
@@ -143,26 +191,27 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(plan: &Plan, json: bool) -> ExitCode {
-    machine::description().iter().for_each(|line| eprintln!("{line}"));
-    plan.carry_out(|rows| {
+fn run(choice: &Choice, json: bool) -> ExitCode {
+    let run = choice.measure(if json { "run --json" } else { "run" }, |rows| {
         if json {
             rows.iter().for_each(|row| println!("{}", row.json()));
         } else {
             print!("{}", table::of(rows));
         }
     });
-    eprintln!("load average after: {}", machine::load_average());
+    if json {
+        println!("{}", run.json());
+    }
     ExitCode::SUCCESS
 }
 
 fn report(choice: &Choice, from: Option<&Path>, out: &Path) -> ExitCode {
-    let written = match from {
+    let results = match from {
         Some(file) => read(file),
         None => Ok(measure(choice)),
     };
-    let written = written.and_then(|(origin, rows)| {
-        report::write(out, &origin, &rows).map_err(|error| format!("the page cannot be written to {}: {error}", out.display()))
+    let written = results.and_then(|results| {
+        report::write(out, &results).map_err(|error| format!("the page cannot be written to {}: {error}", out.display()))
     });
     match written {
         Ok(()) => {
@@ -176,33 +225,19 @@ fn report(choice: &Choice, from: Option<&Path>, out: &Path) -> ExitCode {
     }
 }
 
-fn measure(choice: &Choice) -> (Origin, Vec<Row>) {
+fn measure(choice: &Choice) -> Results {
     let mut rows = Vec::new();
-    let mut description = machine::description();
-    description.iter().for_each(|line| eprintln!("{line}"));
-    choice.plan().carry_out(|more| {
+    let run = choice.measure("report", |more| {
         eprint!("{}", table::of(more));
         rows.extend_from_slice(more);
     });
-    description.push(format!("load average after: {}", machine::load_average()));
-    (Origin { command: choice.command(), date: machine::today(), description }, rows)
+    Results { runs: vec![run], rows }
 }
 
-/// Figures of an earlier run. The file does not say where they were measured, so the page says what it knows.
-fn read(file: &Path) -> Result<(Origin, Vec<Row>), String> {
+/// Figures of earlier runs.
+fn read(file: &Path) -> Result<Results, String> {
     let text = fs::read_to_string(file).map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
-    let rows = Row::read_all(&text).map_err(|error| format!("{}: {error}", file.display()))?;
-    let modified = fs::metadata(file).and_then(|metadata| metadata.modified());
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let origin = Origin {
-        command: format!("cargo run --release -p rivals -- report --from {name}"),
-        date: modified.map_or_else(|_| "an unknown day".into(), machine::date),
-        description: vec![
-            format!("machine that wrote the page: {}", machine::machine()),
-            format!("versions in its build: {}", machine::versions().join(", ")),
-        ],
-    };
-    Ok((origin, rows))
+    Results::read(&text).map_err(|error| format!("{}: {error}", file.display()))
 }
 
 fn list() -> ExitCode {
@@ -236,13 +271,67 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    fn choice(line: &str) -> Choice {
+        let arguments = line.split(' ').skip_while(|&word| word != "--").map(|word| if word == "--" { "rivals" } else { word });
+        match Cli::try_parse_from(arguments).unwrap_or_else(|error| panic!("{error}")).command {
+            Command::Run { choice, .. } | Command::Report { choice, .. } => choice,
+            _ => panic!("{line} measures nothing"),
+        }
+    }
+
     #[test]
     fn the_page_names_the_command_that_was_given() {
-        let line = "cargo run --release -p rivals -- report --workload skynet --system go --rounds 2 --quick";
-        let arguments = line.split(' ').skip_while(|&word| word != "--").map(|word| if word == "--" { "rivals" } else { word });
-        let Command::Report { choice, .. } = Cli::try_parse_from(arguments).unwrap_or_else(|error| panic!("{error}")).command else {
-            panic!("it is a report")
-        };
-        assert_eq!(choice.command(), line);
+        for (subcommand, options) in
+            [("report", "--workload skynet --system go --rounds 2 --quick"), ("run --json", "--rounds 5 --short"), ("run", "--rounds 9")]
+        {
+            let line = format!("cargo run --release -p rivals -- {subcommand} {options}");
+            assert_eq!(choice(&line).command(subcommand), line);
+        }
+    }
+
+    fn names(plan: &Plan) -> (Vec<&str>, Vec<&str>) {
+        (plan.workloads.iter().map(|workload| workload.name).collect(), plan.systems.iter().map(|system| system.name).collect())
+    }
+
+    #[test]
+    fn a_first_answer_is_of_the_first_workloads_and_ends_in_time() {
+        let begun = Instant::now();
+        let plan = choice("-- run --quick").plan();
+        assert_eq!(names(&plan), (workloads::FIRST.to_vec(), systems::FIRST.to_vec()));
+        assert_eq!((plan.rounds, plan.scale), (3, Scale::Short));
+        let last_child = Duration::from_secs(plan.scale.limit_seconds());
+        let end = plan.end.expect("a first answer ends") + last_child;
+        assert!(
+            begun + FIRST_ANSWER <= end && end <= Instant::now() + Duration::from_secs(120),
+            "it ends {:?} after it began",
+            end - begun
+        );
+    }
+
+    #[test]
+    fn what_is_named_is_measured_whole_and_short_is_everything() {
+        for line in ["-- run --quick --workload curve", "-- run --short --workload curve"] {
+            let plan = choice(line).plan();
+            assert_eq!(names(&plan), (vec!["curve"], systems::ALL.iter().map(|system| system.name).collect()), "{line}");
+            assert_eq!((plan.scale, plan.end), (Scale::Short, None), "{line}");
+        }
+        let plan = choice("-- run --quick --system smol").plan();
+        assert_eq!((plan.workloads.len(), plan.systems.len(), plan.end), (workloads::ALL.len(), 1, None));
+        let plan = choice("-- run --short --rounds 5").plan();
+        assert_eq!((plan.workloads.len(), plan.systems.len(), plan.rounds), (workloads::ALL.len(), systems::ALL.len(), 5));
+        assert_eq!((plan.scale, plan.end), (Scale::Short, None));
+        assert!(Cli::try_parse_from(["rivals", "run", "--quick", "--short"]).is_err());
+    }
+
+    #[test]
+    fn a_first_answer_says_what_it_leaves_out() {
+        let plan = choice("-- run --quick").plan();
+        let text = left_out(&plan, &["skynet".into()]);
+        for name in ["echo-50", "sinew-migratable", "of skynet", "--short", "--workload W"] {
+            assert!(text.contains(name), "{name} is missing: {text}");
+        }
+        let told = text.split(['\n', ' ', ',', ';']).collect::<Vec<_>>();
+        assert!(!told.contains(&"yield-1") && !told.contains(&"tokio-mt"), "{text}");
+        assert!(!left_out(&plan, &[]).contains("over"));
     }
 }

@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use crate::results::{Results, Run};
 use crate::row::Row;
 use crate::table::{by_figure, figure, short};
 use crate::targets;
@@ -17,31 +18,29 @@ use svg::Theme;
 
 /// Folder of charts and rows, beside the page.
 const FOLDER: &str = "rivals";
-
-/// What stands above the figures.
-pub(crate) struct Origin {
-    /// The command that made the page.
-    pub(crate) command: String,
-    /// When the figures were measured.
-    pub(crate) date: String,
-    /// Machine, versions, load.
-    pub(crate) description: Vec<String>,
-}
+/// The rows in it.
+const ROWS: &str = "results.jsonl";
 
 /// Writes the page and all it needs under `out`.
 ///
 /// # Errors
 /// If a file cannot be written.
-pub(crate) fn write(out: &Path, origin: &Origin, rows: &[Row]) -> io::Result<()> {
+pub(crate) fn write(out: &Path, results: &Results) -> io::Result<()> {
     let folder = out.join(FOLDER);
     fs::create_dir_all(&folder)?;
-    fs::write(folder.join("results.jsonl"), rows.iter().map(|row| row.json() + "\n").collect::<String>())?;
-    for chart in charts(rows) {
+    fs::write(folder.join(ROWS), results.text())?;
+    for chart in charts(&results.rows) {
         for theme in Theme::ALL {
             fs::write(folder.join(theme.file(&chart.name)), (chart.draw)(theme))?;
         }
     }
-    fs::write(out.join("rivals.md"), page(origin, rows))
+    fs::write(out.join("rivals.md"), page(&rows_file(out), results))
+}
+
+/// The file of the rows, as the page names it: seen from where the command was given, but nothing of the machine's own folders.
+fn rows_file(out: &Path) -> String {
+    let out = if out.is_absolute() { Path::new(out.file_name().unwrap_or_default()) } else { out };
+    out.join(FOLDER).join(ROWS).display().to_string()
 }
 
 /// A picture that is drawn once per theme.
@@ -68,13 +67,12 @@ fn charts(rows: &[Row]) -> Vec<Chart<'_>> {
     charts
 }
 
-fn page(origin: &Origin, rows: &[Row]) -> String {
+fn page(rows_file: &str, results: &Results) -> String {
     let mut page = String::from("# Sinew and its rivals\n\n");
-    let _ = writeln!(page, "Written by `{}` with figures of {}; do not edit.", origin.command, origin.date);
+    let _ = writeln!(page, "Written by `cargo run --release -p rivals -- report --from {rows_file}`; do not edit.");
     page.push_str(HOW);
-    origin.description.iter().for_each(|line| {
-        let _ = writeln!(page, "- {line}");
-    });
+    page.push_str(&measured_by(&results.runs));
+    let rows = &results.rows;
     page.push_str("\n## Targets\n\n");
     page.push_str(&target_table(rows));
     for workload in workloads::ALL {
@@ -86,6 +84,22 @@ fn page(origin: &Origin, rows: &[Row]) -> String {
         }
     }
     page
+}
+
+/// Where the figures come from: each run, its command, its machine and the load of that.
+fn measured_by(runs: &[Run]) -> String {
+    if runs.is_empty() {
+        return "The rows do not say where, when and under what load they were measured.\n".into();
+    }
+    let mut text = String::new();
+    for run in runs {
+        let _ = writeln!(text, "Measured by `{}` on {}:\n", run.command, run.date);
+        run.lines().iter().for_each(|line| {
+            let _ = writeln!(text, "- {line}");
+        });
+        text.push('\n');
+    }
+    text
 }
 
 const HOW: &str = "
@@ -179,17 +193,34 @@ mod tests {
         ]
     }
 
-    fn origin() -> Origin {
-        Origin { command: "rivals report".into(), date: "2026-11-15".into(), description: vec!["machine: small".into()] }
+    fn results(rows: Vec<Row>) -> Results {
+        let mut run = Run::begin("rivals run --short".into());
+        (run.load_before, run.load_after) = (Some("0.25 0.5 1".into()), Some("1.75 1 1".into()));
+        Results { runs: vec![run], rows }
     }
 
     #[test]
     fn the_page_says_what_was_met_and_what_failed() {
-        let page = page(&origin(), &rows());
+        let page = page("docs/rivals/results.jsonl", &results(rows()));
         assert!(page.contains("| yield-1 | 6.00 ns | smol: 82.0 ns | <= 0.30 x best rival | 24.6 ns | yes |"), "{page}");
         assert!(page.contains("| skynet | - | - | <= 0.70 x best rival | - | not measured |"), "{page}");
         assert!(page.contains("| may | failed: a \\| b | 0 |"), "{page}");
-        assert!(page.contains("2026-11-15") && page.contains("machine: small"), "{page}");
+    }
+
+    #[test]
+    fn the_page_says_how_it_was_measured_under_what_load_and_how_it_is_written_again() {
+        let page = page(&rows_file(Path::new("docs")), &results(rows()));
+        for wants in ["`rivals run --short`", "0.25 0.5 1 before, 1.75 1 1 after", "report --from docs/rivals/results.jsonl`", "machine: "]
+        {
+            assert!(page.contains(wants), "{wants} is missing: {page}");
+        }
+        assert_eq!(rows_file(Path::new("/somewhere/out")), "out/rivals/results.jsonl");
+    }
+
+    #[test]
+    fn rows_that_do_not_say_where_they_come_from_have_a_page_too() {
+        let page = page("docs/rivals/results.jsonl", &Results { runs: vec![], rows: rows() });
+        assert!(page.contains("do not say") && page.contains("| yield-1 | 6.00 ns |"), "{page}");
     }
 
     #[test]
@@ -198,7 +229,7 @@ mod tests {
         let rows = ["us_cpu_per_request", "requests_per_s", "p50_us", "p99_us", "p999_us"].map(row);
         let names: Vec<_> = charts(&rows).into_iter().map(|chart| chart.name).collect();
         assert_eq!(names, ["echo-50-us_cpu_per_request", "echo-50-p99_us"]);
-        let page = page(&origin(), &rows);
+        let page = page("results.jsonl", &results(rows.into()));
         assert_eq!(page.matches("<picture>").count(), 2);
         assert_eq!(page.matches("<details>").count(), 5);
     }
@@ -206,7 +237,8 @@ mod tests {
     #[test]
     fn every_picture_of_the_page_is_written_in_both_themes() {
         let out = std::env::temp_dir().join(format!("rivals-report-{}", std::process::id()));
-        write(&out, &origin(), &rows()).unwrap();
+        let results = results(rows());
+        write(&out, &results).unwrap();
         let page = fs::read_to_string(out.join("rivals.md")).unwrap();
         let links: Vec<_> = page.split('"').filter(|part| part.ends_with(".svg")).collect();
         assert_eq!(links.len(), 2 * 2 + 2, "{links:?}");
@@ -214,7 +246,7 @@ mod tests {
             let svg = fs::read_to_string(out.join(link)).unwrap();
             assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{link}");
         }
-        assert_eq!(Row::read_all(&fs::read_to_string(out.join("rivals/results.jsonl")).unwrap()).unwrap(), rows());
+        assert_eq!(Results::read(&fs::read_to_string(out.join("rivals/results.jsonl")).unwrap()).unwrap(), results);
         fs::remove_dir_all(out).unwrap();
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! So a slow minute of the machine falls on all systems alike, and none always runs behind the same neighbour.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -21,6 +21,8 @@ pub(crate) struct Plan {
     pub(crate) systems: Vec<&'static System>,
     pub(crate) rounds: usize,
     pub(crate) scale: Scale,
+    /// No child is begun after it.
+    pub(crate) end: Option<Instant>,
 }
 
 /// One system at one case, and what its rounds gave.
@@ -36,19 +38,22 @@ struct Entry {
 }
 
 impl Plan {
-    /// Measures everything, and hands the rows of each workload to `done` as soon as they are known.
-    pub(crate) fn carry_out(&self, mut done: impl FnMut(&[Row])) {
+    /// Measures everything, and hands the rows of each workload to `done` as soon as they are known. Gives the workloads that time was too short for.
+    pub(crate) fn carry_out(&self, mut done: impl FnMut(&[Row])) -> Vec<String> {
         let mut workloads: Vec<Vec<Entry>> = self.workloads.iter().map(|workload| self.entries(workload)).collect();
         let children = workloads.iter().flatten().filter(|entry| entry.tried).count() * self.rounds;
         let bar = progress(children);
-        for entries in &mut workloads {
-            for round in 0..self.rounds {
-                self.round(round, entries, &bar);
+        let mut cut = Vec::new();
+        for (workload, entries) in self.workloads.iter().zip(&mut workloads) {
+            let whole = (0..self.rounds).all(|round| self.round(round, entries, &bar));
+            if !whole {
+                cut.push(workload.name.to_owned());
             }
-            let rows: Vec<Row> = entries.iter().flat_map(Entry::rows).collect();
+            let rows: Vec<Row> = entries.iter().filter(|entry| entry.has_answer()).flat_map(Entry::rows).collect();
             bar.suspend(|| done(&rows));
         }
         bar.finish_and_clear();
+        cut
     }
 
     fn entries(&self, workload: &'static Workload) -> Vec<Entry> {
@@ -56,17 +61,21 @@ impl Plan {
         cases.flat_map(|case| self.systems.iter().filter_map(move |system| Entry::new(workload, &case, system))).collect()
     }
 
-    /// Every entry once. The order turns by one system each round.
-    fn round(&self, round: usize, entries: &mut [Entry], bar: &ProgressBar) {
+    /// Every entry once, or until the end; whether it was every one. The order turns by one system each round.
+    fn round(&self, round: usize, entries: &mut [Entry], bar: &ProgressBar) -> bool {
         let shift = round % entries.len().max(1);
         let (late, early) = entries.split_at_mut(shift);
         for entry in early.iter_mut().chain(late) {
             if entry.wanted() {
+                if self.end.is_some_and(|end| Instant::now() >= end) {
+                    return false;
+                }
                 bar.set_message(format!("{} on {}", entry.name(""), entry.system.name));
                 entry.measure(Duration::from_secs(self.scale.limit_seconds()));
             }
             bar.inc(u64::from(entry.tried));
         }
+        true
     }
 }
 
@@ -84,6 +93,11 @@ impl Entry {
     /// Whether another round may give something: a time-out or repeated failure is believed.
     fn wanted(&self) -> bool {
         self.failures.len() < FAILURES_MAX && !self.failures.iter().any(|failure| matches!(failure, Failure::TimedOut(_)))
+    }
+
+    /// Whether there is anything to tell: a figure, or why there is none.
+    fn has_answer(&self) -> bool {
+        !self.rounds.is_empty() || !self.failures.is_empty()
     }
 
     fn measure(&mut self, limit: Duration) {
@@ -168,5 +182,16 @@ mod tests {
         assert_eq!(entry.rows()[0].error.as_deref(), Some("no memory"));
         entry.failures = vec![Failure::TimedOut("not done".into())];
         assert!(!entry.wanted());
+    }
+
+    #[test]
+    fn a_plan_whose_time_is_over_begins_nothing_and_says_so() {
+        let named = |name| workloads::named(name).unwrap();
+        let systems = ["sinew", "smol"].map(|name| systems::named(name).unwrap()).into();
+        let plan =
+            Plan { workloads: vec![named("yield-1"), named("skynet")], systems, rounds: 3, scale: Scale::Tiny, end: Some(Instant::now()) };
+        let mut rows = 0;
+        assert_eq!(plan.carry_out(|more| rows += more.len()), ["yield-1", "skynet"]);
+        assert_eq!(rows, 0);
     }
 }

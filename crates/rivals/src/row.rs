@@ -40,15 +40,6 @@ impl Row {
     pub(crate) fn json(&self) -> String {
         serde_json::to_string(self).expect("a row is plain data")
     }
-
-    /// Reads rows, one per line.
-    ///
-    /// # Errors
-    /// Names the line that is none.
-    pub(crate) fn read_all(text: &str) -> Result<Vec<Self>, String> {
-        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        lines.map(|(i, line)| serde_json::from_str(line).map_err(|error| format!("line {} is no row: {error}", i + 1))).collect()
-    }
 }
 
 #[cfg(test)]
@@ -68,12 +59,5 @@ mod tests {
             row.json(),
             r#"{"workload":"skynet","system":"may","unit":"ms","median":null,"min":null,"max":null,"rounds":0,"error":"out of \"memory\""}"#
         );
-        assert_eq!(Row::read_all(&format!("{}\n\n", row.json())).unwrap(), [row]);
-    }
-
-    #[test]
-    fn a_line_that_is_no_row_is_named() {
-        let good = Row::new("yield-1".into(), "sinew", "ns", &[1.0], None).json();
-        assert!(Row::read_all(&format!("{good}\nnonsense")).unwrap_err().starts_with("line 2"));
     }
 }

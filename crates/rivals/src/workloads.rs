@@ -1,4 +1,4 @@
-//! The workloads by name, each a list of jobs, at three sizes.
+//! The workloads by name, each a list of jobs, at three sizes; and those of a first answer.
 
 use crate::job::{Deed, Job};
 use crate::systems::{self, System, Takes};
@@ -8,17 +8,17 @@ use crate::systems::{self, System, Takes};
 pub(crate) enum Scale {
     /// For figures that are quoted.
     Full,
-    /// A first answer.
-    Quick,
+    /// Fewer turns and smaller numbers, so that all of it takes minutes.
+    Short,
     /// Nothing is learnt from it but that everything runs: for tests.
     Tiny,
 }
 
 impl Scale {
-    fn pick<T>(self, full: T, quick: T, tiny: T) -> T {
+    fn pick<T>(self, full: T, short: T, tiny: T) -> T {
         match self {
             Self::Full => full,
-            Self::Quick => quick,
+            Self::Short => short,
             Self::Tiny => tiny,
         }
     }
@@ -210,6 +210,22 @@ pub(crate) const ALL: &[Workload] = &[
     },
 ];
 
+/// What a first answer measures, in this order: what says most, and what takes long last.
+pub(crate) const FIRST: &[&str] = &[
+    "switch",
+    "yield-1",
+    "yield-1000x1",
+    "yield-1000x2",
+    "spawn-join-1",
+    "spawn-join-2",
+    "wake-from-thread",
+    "spawn-million",
+    "skynet",
+    "parked-memory",
+    "idle-cpu",
+    "timers-100k",
+];
+
 fn one(job: Job) -> Vec<Case> {
     vec![Case { name: "", job }]
 }
@@ -225,7 +241,7 @@ fn echoes(scale: Scale, connections: usize) -> Vec<Case> {
     let turns_ms = scale.pick(2000, 500, 20) * if connections < 10_000 { 1 } else { 2 };
     let job = |deed| Job::new(deed).tasks(scale.pick(connections, connections, 3)).turns(turns_ms);
     let mut cases = vec![Case { name: "", job: job(Deed::Echo) }];
-    if scale != Scale::Quick {
+    if scale != Scale::Short {
         cases.push(Case { name: "shared", job: job(Deed::EchoShared) });
     }
     cases
@@ -235,7 +251,7 @@ fn parked(scale: Scale) -> Vec<Case> {
     let job = |tasks| Job::new(Deed::Parked).workers(2).tasks(tasks);
     let million = scale.pick(1_000_000, 1_000_000, 200);
     let mut cases = vec![Case { name: "100k", job: job(scale.pick(100_000, 100_000, 100)) }];
-    if scale != Scale::Quick {
+    if scale != Scale::Short {
         cases.push(Case { name: "1M", job: job(million) });
         cases.push(Case { name: "1M-64k-stacks", job: job(million).stack_kib(64) });
     }
@@ -285,6 +301,15 @@ mod tests {
                 || workload.name.contains("echo-")
                 || workload.name == "http-hello";
             assert!(ours && names.len() > 2, "{}: {names:?}", workload.name);
+        }
+    }
+
+    #[test]
+    fn a_first_answer_has_us_and_a_rival_in_every_workload() {
+        for name in FIRST {
+            let first = |system: &&System| systems::FIRST.contains(&system.name);
+            let sides: Vec<_> = systems(named(name).unwrap()).filter(first).map(|system| system.side).collect();
+            assert!(sides.contains(&Side::Ours) && sides.iter().any(|side| *side != Side::Ours), "{name}");
         }
     }
 }

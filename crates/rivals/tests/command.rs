@@ -45,7 +45,14 @@ fn every_workload_runs_on_every_system() {
     let output = rivals(&["run", "--tiny", "--json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let mut seen = BTreeSet::new();
-    for line in text(&output.stdout).lines() {
+    let printed = text(&output.stdout);
+    let (last, lines) =
+        printed.lines().collect::<Vec<_>>().split_last().map(|(last, rest)| (*last, rest.to_vec())).expect("there are rows");
+    let run: Value = serde_json::from_str(last).unwrap();
+    for field in ["command", "date", "machine", "load_before", "load_after", "built_by"] {
+        assert!(run["run"][field].is_string(), "{field} is missing: {last}");
+    }
+    for line in lines {
         let row: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         let (workload, system) = (row["workload"].as_str().unwrap(), row["system"].as_str().unwrap());
         seen.insert(format!("{} {system}", workload.split('/').next().unwrap()));
@@ -83,7 +90,14 @@ fn a_report_can_be_made_from_rows() {
     let report = |rows: &std::path::Path| rivals(&["report", "--from", rows.to_str().unwrap(), "--out", out.to_str().unwrap()]);
     assert!(report(&rows).status.success());
     let page = std::fs::read_to_string(out.join("rivals.md")).unwrap();
-    assert!(page.contains("| yield-1 |") && page.contains("yield-1-dark.svg") && page.contains("rows.jsonl"), "{page}");
+    assert!(page.contains("| yield-1 |") && page.contains("yield-1-dark.svg"), "{page}");
+    for wants in ["run --json --workload yield-1 --system sinew --system smol`", "load average", "report --from out/rivals/results.jsonl`"]
+    {
+        assert!(page.contains(wants), "{wants} is missing: {page}");
+    }
+    // What was written says all that the page needs.
+    assert!(report(&out.join("rivals/results.jsonl")).status.success());
+    assert_eq!(std::fs::read_to_string(out.join("rivals.md")).unwrap(), page);
     assert!(!page.contains(folder.to_str().unwrap()), "a path of this machine is on the page");
     std::fs::write(&rows, "nonsense\n").unwrap();
     let refused = report(&rows);

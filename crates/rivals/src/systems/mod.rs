@@ -267,6 +267,9 @@ pub(crate) const ALL: &[System] = &[
     },
 ];
 
+/// Whom a first answer compares: one of each kind.
+pub(crate) const FIRST: &[&str] = &["sinew", "tokio-ct", "tokio-mt", "may", "smol", "go", "threads", "corosensei", "limit-asm"];
+
 /// A variant of Sinew.
 const fn ours(name: &'static str, about: &'static str, takes: fn(&Job) -> Takes, perform: fn(&Job) -> Vec<Reading>) -> System {
     System { name, about, takes, perform, version: || locked("sinew"), side: Side::Ours }

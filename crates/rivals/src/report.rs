@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use crate::machine;
 use crate::results::{Results, Run};
 use crate::row::Row;
 use crate::table::{by_figure, figure, short};
@@ -89,7 +90,10 @@ fn page(rows_file: &str, results: &Results) -> String {
 /// Where the figures come from: each run, its command, its machine and the load of that.
 fn measured_by(runs: &[Run]) -> String {
     if runs.is_empty() {
-        return "The rows do not say where, when and under what load they were measured.\n".into();
+        let (machine, versions) = (machine::machine(), machine::versions().join(", "));
+        return format!(
+            "The rows do not say where, when and under what load they were measured. What wrote the page:\n\n- machine: {machine}\n- versions: {versions}\n"
+        );
     }
     let mut text = String::new();
     for run in runs {
@@ -99,7 +103,7 @@ fn measured_by(runs: &[Run]) -> String {
         });
         text.push('\n');
     }
-    text
+    text.trim_end().to_owned() + "\n"
 }
 
 const HOW: &str = "

@@ -1058,7 +1058,7 @@ pub(crate) fn passed(deadline_ns: u64) -> bool {
     deadline_ns != u64::MAX && clock::now_ns() >= deadline_ns
 }
 
-/// Asks the cache for the stack that will run next and the block after it; twice as fast with a thousand fibers (`spikes`).
+/// Asks the cache for the stack that will run next and the block after it; twice as fast with a thousand fibers (`spikes`). Not for fibers that may move: nothing was gained (docs/decisions.md).
 #[inline(always)]
 fn fetch_ahead(sp: *mut u8, block: *mut Control) {
     prefetch(sp);

@@ -4,7 +4,7 @@
 //! way, and the lock is not held by somebody who sleeps. That alone would let a busy fiber overtake a waiter for ever. Hence three rules more:
 //!
 //! - Who would lock although one was woken `TURN_NS` ago and still has not had its turn, queues behind all others. The woken one may be a fiber of the same worker, and cannot run before.
-//!   But if it does not come within `STALE_NS`, its worker is busy with something else: others go on, and an unlock wakes another too.
+//!   But if it has not come after `STALE_NS`, its worker is busy with something else: others go on, and the unlock of who took it then wakes another; and who queued behind it, though the lock was free, tries again.
 //! - Who was woken and finds the lock taken, after it has waited for `HAND_OVER_NS`, is given it by the next unlock.
 //! - Of the waiters the first of the unlocker's own worker is woken, which costs nothing, for `STAY_NS`; then the one that has waited longest, which most often is another worker's.
 //!
@@ -48,14 +48,16 @@ const WAITERS: u32 = 1 << 1;
 const WOKEN: u32 = 1 << 2;
 const HAND: u32 = 1 << 3;
 const FLAGS: u32 = LOCKED | WAITERS | WOKEN | HAND;
-/// Beside WOKEN: how often the woken one was overtaken, and from when on that counts: 20 bits of ticks of 4 us, which come round after 4 s.
+/// Beside WOKEN: how often the woken one was overtaken, and from when on that counts: 20 bits of ticks of 2 us, which come round after 2 s.
 const OVERTAKEN: u32 = 1 << 4;
 const OVERTAKEN_MASK: u32 = 0xff << 4;
+/// Too often to count further: back to half of it, at which the clock is looked at.
+const MANY_TIMES: u32 = WOKEN | OVERTAKEN_MASK;
 const SINCE_SHIFT: u32 = 12;
-const TICK_NS_LOG2: u32 = 12;
+const TICK_NS_LOG2: u32 = 11;
 
 /// How long one that was woken is overtaken before others queue behind it: some hundred short critical sections.
-const TURN_NS: u64 = 8_192;
+const TURN_NS: u64 = 4_096;
 
 /// How long another worker may take to come before its turn counts: a futex wake of an idle core takes 25 us here.
 const COMES_NS: u64 = 32_768;
@@ -63,9 +65,9 @@ const COMES_NS: u64 = 32_768;
 /// How long one that was woken is waited for. Arbitrary: longer than a wake takes on a machine that is not overloaded.
 const STALE_NS: u64 = 262_144;
 
-/// How long one that queued behind the woken one, though the lock was free, waits before it tries again: else a worker that computes for long would keep all from a free lock. Twice what a hundred
-/// fibers that fight for it need for a round.
-const POLITE_NS: u64 = 2_000_000;
+/// How long one that queued behind the woken one, though the lock was free, waits before it tries again: else a worker that computes for long, or is not run by the system, would keep all from a
+/// free lock.
+const POLITE_NS: u64 = 262_144;
 
 /// How long the lock stays with the fibers of one worker while others wait.
 const STAY_NS: u64 = 250_000;
@@ -97,6 +99,8 @@ pub(crate) struct Queue {
     waiters: Waiters<Note>,
     /// When one of another worker than the unlocker's was last woken.
     moved_ns: u64,
+    /// The home of the one that was last woken.
+    woken_home: usize,
 }
 
 /// Whose turn it is to have the lock, in the eyes of one that wants it.
@@ -112,19 +116,11 @@ enum Turn {
     Woken,
 }
 
-impl Turn {
-    /// Until when to wait, if not for longer than `deadline_ns`.
-    fn until_ns(self, deadline_ns: u64) -> u64 {
-        match self {
-            Turn::AfterTheWoken => deadline_ns.min(clock::now_ns() + POLITE_NS),
-            _ => deadline_ns,
-        }
-    }
-}
-
 /// What became of one that wanted to queue.
 enum QueueUp {
     Queued,
+    /// It was free, but it is the turn of a fiber of another worker, or of a thread.
+    QueuedThoughFree,
     /// The lock was free after all.
     Locked,
 }
@@ -132,7 +128,7 @@ enum QueueUp {
 impl RawMutex {
     in_statics! {
         pub(crate) const fn unlocked() -> Self {
-            Self { word: AtomicU32::new(0), queue: Lock::new(Queue { waiters: Waiters::new(), moved_ns: 0 }) }
+            Self { word: AtomicU32::new(0), queue: Lock::new(Queue { waiters: Waiters::new(), moved_ns: 0, woken_home: 0 }) }
         }
     }
 
@@ -140,8 +136,20 @@ impl RawMutex {
     #[track_caller]
     pub(crate) fn take(&self) {
         if !self.try_take_free() {
-            self.take_slowly(u64::MAX);
+            self.take_contended();
         }
+    }
+
+    /// Overtakes those who wait by one exchange, if that needs no thought; else by `take_slowly`, to which it jumps: nothing is saved or restored for it.
+    #[inline(never)]
+    #[track_caller]
+    fn take_contended(&self) -> bool {
+        let now = self.word.load(Relaxed);
+        // Acquire: meets the Release of an unlock.
+        (now & (LOCKED | WOKEN) == WOKEN
+            && needs_no_clock(now)
+            && self.word.compare_exchange(now, (now + OVERTAKEN) | LOCKED, Acquire, Relaxed).is_ok())
+            || self.take_slowly(u64::MAX)
     }
 
     /// As `take`, but gives up at `deadline_ns`.
@@ -152,7 +160,7 @@ impl RawMutex {
 
     #[inline]
     pub(crate) fn try_take(&self) -> bool {
-        self.try_take_free() || self.overtake()
+        self.try_take_free() || self.overtake(overtaken_ticks(self.word.load(Relaxed)).is_some_and(is_too_long))
     }
 
     /// Takes it if nobody has it or waits for it.
@@ -162,12 +170,17 @@ impl RawMutex {
         self.word.load(Relaxed) == 0 && self.word.compare_exchange(0, LOCKED, Acquire, Relaxed).is_ok()
     }
 
-    /// Takes it, if nobody has it, before those who wait.
+    /// Takes it, if nobody has it, before those who wait. One that was woken and is `given_up` counts as woken no more: so this owner's unlock wakes another.
     #[cold]
-    fn overtake(&self) -> bool {
+    fn overtake(&self, given_up: bool) -> bool {
         let mut now = self.word.load(Relaxed);
         while now & LOCKED == 0 {
-            let counted = if now & WOKEN == 0 { now } else { (now & !OVERTAKEN_MASK) | (now.wrapping_add(OVERTAKEN) & OVERTAKEN_MASK) };
+            let counted = match now & (WOKEN | OVERTAKEN_MASK) {
+                count if count & WOKEN == 0 => now,
+                _ if given_up => now & FLAGS & !WOKEN,
+                MANY_TIMES => now ^ (OVERTAKEN_MASK & (OVERTAKEN_MASK >> 1)),
+                _ => now + OVERTAKEN,
+            };
             // Acquire: meets the Release of an unlock.
             match self.word.compare_exchange_weak(now, counted | LOCKED, Acquire, Relaxed) {
                 Ok(_) => return true,
@@ -186,6 +199,17 @@ impl RawMutex {
     pub(crate) fn release(&self) {
         // The look as in `try_take_free`. Release: meets the Acquire of who locks next.
         if self.word.load(Relaxed) != LOCKED || self.word.compare_exchange(LOCKED, 0, Release, Relaxed).is_err() {
+            self.release_contended();
+        }
+    }
+
+    /// As `take_contended`: lets go by one exchange, if one was woken already.
+    #[inline(never)]
+    fn release_contended(&self) {
+        let now = self.word.load(Relaxed);
+        // Release: meets the Acquire of who locks next. The last touch (I4).
+        let done = now & (WOKEN | HAND) == WOKEN && self.word.compare_exchange(now, now & !LOCKED, Release, Relaxed).is_ok();
+        if !done {
             self.release_slowly();
         }
     }
@@ -201,24 +225,27 @@ impl RawMutex {
     #[cold]
     #[track_caller]
     fn take_slowly(&self, deadline_ns: u64) -> bool {
-        let mut turn = if is_unfair(self.word.load(Relaxed)) && may_wait() { Turn::AfterTheWoken } else { Turn::Any };
-        if turn == Turn::Any && self.spin() {
+        let overtaken_for = overtaken_ticks(self.word.load(Relaxed));
+        let mut turn = if overtaken_for.is_some_and(is_unfair) && may_wait() { Turn::AfterTheWoken } else { Turn::Any };
+        if turn == Turn::Any && self.spin(overtaken_for.is_some_and(is_too_long)) {
             return true;
         }
         let me = Me::to_wait();
         let waiter = Waiter::new(me.control(), Note { since_ns: clock::now_ns(), handed: Cell::new(false) });
         loop {
-            if let QueueUp::Locked = self.queue_up(&me, &waiter, turn) {
-                return true;
-            }
+            let until_ns = match self.queue_up(&me, &waiter, turn) {
+                QueueUp::Locked => return true,
+                QueueUp::Queued => deadline_ns,
+                QueueUp::QueuedThoughFree => deadline_ns.min(clock::now_ns() + POLITE_NS),
+            };
             // SAFETY: queued and begun just now, under the queue's lock, under which it is claimed.
-            let cause = unsafe { me.wait_at(&self.queue, turn.until_ns(deadline_ns), |queue| self.withdraw(queue, &waiter)) };
+            let cause = unsafe { me.wait_at(&self.queue, until_ns, |queue| self.withdraw(queue, &waiter)) };
             match cause {
                 Cause::Woken if waiter.note.handed.get() => return true,
                 Cause::Woken => turn = Turn::Woken,
-                _ if turn == Turn::AfterTheWoken && !passed(deadline_ns) => {
+                _ if !passed(deadline_ns) => {
                     turn = Turn::Again;
-                    if self.overtake() {
+                    if self.overtake(true) {
                         return true;
                     }
                     continue;
@@ -235,12 +262,12 @@ impl RawMutex {
     }
 
     /// Tries at least once, and for a moment if nobody waits yet.
-    fn spin(&self) -> bool {
+    fn spin(&self, given_up: bool) -> bool {
         for look in 0..=SPINS {
             if look > 0 {
                 spin_loop();
             }
-            if self.overtake() {
+            if self.overtake(given_up) {
                 return true;
             }
             if self.word.load(Relaxed) & WAITERS != 0 {
@@ -258,20 +285,21 @@ impl RawMutex {
             asks |= HAND;
         }
         let mut now = self.word.load(Relaxed);
-        loop {
+        let queued = loop {
             let free = now & LOCKED == 0 && !(turn == Turn::AfterTheWoken && now & WOKEN != 0);
             let next = if free { now | LOCKED } else { now | asks } & kept;
             // Acquire: as in `try_take`, if it was free.
             match self.word.compare_exchange_weak(now, next, Acquire, Relaxed) {
                 Ok(_) if free => return QueueUp::Locked,
-                Ok(_) => break,
+                Ok(_) if now & LOCKED != 0 || queue.woken_home == home().addr() => break QueueUp::Queued,
+                Ok(_) => break QueueUp::QueuedThoughFree,
                 Err(other) => now = other,
             }
-        }
+        };
         // SAFETY: it is in no queue: new, or claimed and so taken out; it stays in place until it was claimed or withdrawn.
         unsafe { if matches!(turn, Turn::Woken | Turn::Again) { queue.waiters.push_first(waiter) } else { queue.waiters.push(waiter) } };
         me.begin_wait(Why::At(At::Mutex));
-        QueueUp::Queued
+        queued
     }
 
     /// The wait was cut short: takes the waiter out, if nobody has.
@@ -321,7 +349,7 @@ impl RawMutex {
     /// Takes LOCKED away, unless one has to be woken, or given it, before.
     fn let_go(&self) -> bool {
         let mut now = self.word.load(Relaxed);
-        while now & WAITERS == 0 || (now & (WOKEN | HAND) == WOKEN && !is_stale(now)) {
+        while now & WAITERS == 0 || now & (WOKEN | HAND) == WOKEN {
             // Release: meets the Acquire of who locks next. The last touch (I4).
             match self.word.compare_exchange_weak(now, now & !LOCKED, Release, Relaxed) {
                 Ok(_) => return true,
@@ -352,7 +380,9 @@ impl RawMutex {
             self.word.fetch_and(!(HAND | gone), Relaxed);
         } else {
             // SAFETY: blocks are never unmapped, and a home is an atomic.
-            let near = ptr::eq(unsafe { (*claimed.control).home() }, home);
+            let its_home = unsafe { (*claimed.control).home() };
+            let near = ptr::eq(its_home, home);
+            queue.woken_home = its_home.addr();
             if !near {
                 queue.moved_ns = now_ns;
             }
@@ -381,14 +411,21 @@ fn overtaken_ticks(word: u32) -> Option<i32> {
     count.is_power_of_two().then(|| ticks(clock::now_ns()).wrapping_sub(word & !(FLAGS | OVERTAKEN_MASK)) as i32)
 }
 
+/// Whether the count is one at which `overtaken_ticks` does not look at the clock, and that can be added to.
+#[inline]
+fn needs_no_clock(word: u32) -> bool {
+    let count = (word & OVERTAKEN_MASK) / OVERTAKEN;
+    count & count.wrapping_sub(1) != 0 && count != OVERTAKEN_MASK / OVERTAKEN
+}
+
 /// Whether to overtake the one that was woken once more is unfair.
-fn is_unfair(word: u32) -> bool {
-    overtaken_ticks(word).is_some_and(|so_long| (ticks(TURN_NS) as i32..ticks(STALE_NS) as i32).contains(&so_long))
+fn is_unfair(overtaken_ticks: i32) -> bool {
+    (ticks(TURN_NS) as i32..ticks(STALE_NS) as i32).contains(&overtaken_ticks)
 }
 
 /// Whether the one that was woken does not come.
-fn is_stale(word: u32) -> bool {
-    overtaken_ticks(word).is_some_and(|so_long| so_long >= ticks(STALE_NS) as i32)
+fn is_too_long(overtaken_ticks: i32) -> bool {
+    overtaken_ticks >= ticks(STALE_NS) as i32
 }
 
 fn passed(deadline_ns: u64) -> bool {

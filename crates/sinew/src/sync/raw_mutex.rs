@@ -65,9 +65,9 @@ const COMES_NS: u64 = 32_768;
 /// How long one that was woken is waited for. Arbitrary: longer than a wake takes on a machine that is not overloaded.
 const STALE_NS: u64 = 262_144;
 
-/// How long one that queued behind the woken one, though the lock was free, waits before it tries again: else a worker that computes for long, or is not run by the system, would keep all from a
-/// free lock.
-const POLITE_NS: u64 = 262_144;
+/// How long one that queued behind a woken one of another worker, though the lock was free, waits before it looks whether that has come: else a worker that computes for long, or is not run by the
+/// system, would keep all from a free lock. Twice what the lock stays with that worker, so that most are woken before.
+const POLITE_NS: u64 = 2 * STAY_NS;
 
 /// How long the lock stays with the fibers of one worker while others wait.
 const STAY_NS: u64 = 250_000;
@@ -110,7 +110,7 @@ enum Turn {
     Any,
     /// That of another, which was woken and has been overtaken for a while; the caller queues, though the lock may be free.
     AfterTheWoken,
-    /// Who comes first, but the caller has waited behind one that does not come: it goes before those who came later.
+    /// As `AfterTheWoken`, but the caller has waited already, and goes before those who came later.
     Again,
     /// The caller's, who was told to try.
     Woken,
@@ -243,14 +243,12 @@ impl RawMutex {
             match cause {
                 Cause::Woken if waiter.note.handed.get() => return true,
                 Cause::Woken => turn = Turn::Woken,
-                _ if !passed(deadline_ns) => {
+                _ if passed(deadline_ns) => return false,
+                _ if self.has_lost_the_woken() && self.overtake(true) => return true,
+                _ => {
                     turn = Turn::Again;
-                    if self.overtake(true) {
-                        return true;
-                    }
                     continue;
                 }
-                _ => return false,
             }
             if self.try_as_woken() {
                 return true;
@@ -259,6 +257,12 @@ impl RawMutex {
                 return self.leave_as_woken();
             }
         }
+    }
+
+    /// Whether one was woken and does not come.
+    fn has_lost_the_woken(&self) -> bool {
+        let now = self.word.load(Relaxed);
+        now & WOKEN != 0 && is_too_long(ticks_since(now))
     }
 
     /// Tries at least once, and for a moment if nobody waits yet.
@@ -286,7 +290,7 @@ impl RawMutex {
         }
         let mut now = self.word.load(Relaxed);
         let queued = loop {
-            let free = now & LOCKED == 0 && !(turn == Turn::AfterTheWoken && now & WOKEN != 0);
+            let free = now & LOCKED == 0 && !(matches!(turn, Turn::AfterTheWoken | Turn::Again) && now & WOKEN != 0);
             let next = if free { now | LOCKED } else { now | asks } & kept;
             // Acquire: as in `try_take`, if it was free.
             match self.word.compare_exchange_weak(now, next, Acquire, Relaxed) {
@@ -405,10 +409,15 @@ fn ticks(ns: u64) -> u32 {
     (ns >> TICK_NS_LOG2 << SINCE_SHIFT) as u32
 }
 
-/// For how long the one that was woken has been overtaken; below zero while it may be on its way. Looks at the clock each time the count has doubled, and so finds out before twice a time has passed.
+/// For how long the one that was woken has been overtaken, in ticks; below zero while it may be on its way.
+fn ticks_since(word: u32) -> i32 {
+    ticks(clock::now_ns()).wrapping_sub(word & !(FLAGS | OVERTAKEN_MASK)) as i32
+}
+
+/// As `ticks_since`, each time the count has doubled: so it finds out before twice a time has passed, and the clock is seldom looked at.
 fn overtaken_ticks(word: u32) -> Option<i32> {
     let count = (word & OVERTAKEN_MASK) / OVERTAKEN;
-    count.is_power_of_two().then(|| ticks(clock::now_ns()).wrapping_sub(word & !(FLAGS | OVERTAKEN_MASK)) as i32)
+    count.is_power_of_two().then(|| ticks_since(word))
 }
 
 /// Whether the count is one at which `overtaken_ticks` does not look at the clock, and that can be added to.
@@ -419,13 +428,13 @@ fn needs_no_clock(word: u32) -> bool {
 }
 
 /// Whether to overtake the one that was woken once more is unfair.
-fn is_unfair(overtaken_ticks: i32) -> bool {
-    (ticks(TURN_NS) as i32..ticks(STALE_NS) as i32).contains(&overtaken_ticks)
+fn is_unfair(ticks_since: i32) -> bool {
+    (ticks(TURN_NS) as i32..ticks(STALE_NS) as i32).contains(&ticks_since)
 }
 
 /// Whether the one that was woken does not come.
-fn is_too_long(overtaken_ticks: i32) -> bool {
-    overtaken_ticks >= ticks(STALE_NS) as i32
+fn is_too_long(ticks_since: i32) -> bool {
+    ticks_since >= ticks(STALE_NS) as i32
 }
 
 fn passed(deadline_ns: u64) -> bool {

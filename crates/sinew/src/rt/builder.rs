@@ -525,6 +525,63 @@ fn parse_bytes(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::topology::tests::two_nodes;
+
+    /// Groups of a machine. No worker of them is ever started.
+    fn grouped(settings: Vec<Settings>, machine: Topology) -> Arc<Groups> {
+        let binding = Binding { cpus: Vec::new(), machine };
+        Groups::new(settings, Io::Auto, Pool::new(1, 0), start_worker, Hooks::default(), binding).expect("memory")
+    }
+
+    fn planned(builder: RuntimeBuilder, machine: Topology) -> Arc<Groups> {
+        grouped(builder.groups(&machine).expect("groups"), machine)
+    }
+
+    /// The groups that `count` threads on `cpu` choose, one after the other.
+    fn chosen(groups: &Groups, cpu: Option<usize>, count: usize) -> Vec<usize> {
+        (0..count).map(|_| groups.nearest_to(cpu).index).collect()
+    }
+
+    #[test]
+    fn a_thread_finds_the_groups_of_its_node_by_turns() {
+        let machine = two_nodes();
+        let builder = RuntimeBuilder::default().workers(12).group_size(2).background(1);
+        let groups = planned(builder, machine.read("0-15").expect("a machine"));
+        let nodes: Vec<_> = groups.all.iter().map(|group| group.settings.node).collect();
+        assert_eq!(nodes, [Some(0), Some(1), Some(0), Some(1), Some(0), Some(1), None]);
+        assert_eq!(chosen(&groups, Some(6), 7), [0, 2, 4, 0, 2, 4, 0], "CPU 6 is of node 0");
+        assert_eq!(chosen(&groups, Some(15), 7), [1, 3, 5, 1, 3, 5, 1], "CPU 15 is of node 1");
+        // Two that ask by turns do not spoil it for each other.
+        let both: Vec<_> = (0..3).map(|_| [0, 1].map(|cpu| groups.nearest_to(Some(cpu)).index)).collect();
+        assert_eq!(both, [[2, 3], [4, 5], [0, 1]]);
+        // Nobody knows where it runs: all foreground groups, by turns.
+        let mut anywhere = chosen(&groups, None, 6);
+        anywhere.sort_unstable();
+        assert_eq!(anywhere, [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_thread_finds_its_node_on_a_cpu_that_workers_must_not_use() {
+        let machine = two_nodes();
+        let forbidden = CpuList::parse("0-1").expect("a list");
+        let usable = machine.read("0-15").and_then(|all| all.usable(None, Some(&forbidden))).expect("CPUs");
+        let groups = planned(RuntimeBuilder::default().workers(8).group_size(2), usable);
+        assert_eq!(chosen(&groups, Some(0), 3), [0, 2, 0]);
+        assert_eq!(chosen(&groups, Some(1), 3), [1, 3, 1]);
+    }
+
+    #[test]
+    fn a_thread_at_a_node_without_groups_finds_all_by_turns() {
+        let machine = two_nodes().read("0-15").expect("a machine");
+        let mut settings = RuntimeBuilder::default().workers(6).group_size(2).groups(&machine).expect("groups");
+        settings.iter_mut().for_each(|group| group.node = Some(0));
+        let groups = grouped(settings, machine);
+        assert_eq!(chosen(&groups, Some(0), 3), [0, 1, 2]);
+        for elsewhere in [Some(1), Some(99), None] {
+            assert_eq!(chosen(&groups, elsewhere, 4), [0, 1, 2, 0], "{elsewhere:?}");
+            assert_eq!(chosen(&groups, elsewhere, 2), [1, 2], "{elsewhere:?}");
+        }
+    }
 
     #[test]
     fn a_group_steals_from_its_own_sort_and_across_nodes_only_if_asked() {

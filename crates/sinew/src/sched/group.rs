@@ -345,6 +345,8 @@ pub(crate) struct Group {
     pub(crate) spawned_outside: AtomicU64,
     /// Children that found their worker's deque full.
     pub(crate) overflowed: AtomicU64,
+    /// Whose turn it is among the groups of a node, for fibers that may go to any of them; that of its first group counts. (With one count for all nodes, two that ask by turns would each get the same group again and again.)
+    turn: AtomicUsize,
     /// Fibers queued quietly that nobody has been woken for.
     quiet: AtomicUsize,
     /// Groups, by bits, that have more than they can do: an idle worker of this group is to steal there.
@@ -386,6 +388,7 @@ impl Group {
             unserved: zero(),
             spawned_outside: zero(),
             overflowed: zero(),
+            turn: AtomicUsize::new(0),
             quiet: AtomicUsize::new(0),
             errands: zero(),
             watchers: AtomicUsize::new(0),
@@ -422,6 +425,11 @@ impl Group {
     /// Whether idle workers poll before they sleep.
     pub(crate) fn spins(&self) -> bool {
         self.settings.spin != Spin::Never
+    }
+
+    /// Whose turn it is among this group and its neighbours.
+    pub(crate) fn next_turn(&self) -> usize {
+        self.turn.fetch_add(1, Relaxed)
     }
 
     /// The runtime, while there is one.

@@ -37,8 +37,8 @@ const DURATION_MAX_MS: u64 = 86_400_000;
 
 /// A description of a runtime.
 ///
-/// Whatever it does not say, an environment variable may: `SINEW_WORKERS`, `SINEW_WORKERS_MIN`, `SINEW_PROFILE`, `SINEW_GROUP_SIZE`, `SINEW_BACKGROUND`, `SINEW_QUEUE`, `SINEW_POLICY`,
-/// `SINEW_SPIN`, `SINEW_STEAL_RATIO`, `SINEW_STEAL_RATIO_ACROSS_NODES`, `SINEW_CPUS`, `SINEW_CPUS_FORBIDDEN`, `SINEW_ONE_CPU_PER_WORKER`, `SINEW_STACK`, `SINEW_BLOCKING`, `SINEW_BLOCKING_IDLE`, `SINEW_DEADLOCK_WATCH`, `SINEW_IO`; `SINEW_SHAKE`, `SINEW_SCHEDTRACE` and `SINEW_AUDIT` look for faults. A
+/// Whatever it does not say, an environment variable of the same name may: `SINEW_WORKERS`, `SINEW_WORKERS_MIN`, `SINEW_PROFILE`, `SINEW_GROUP_SIZE`, `SINEW_BACKGROUND`, `SINEW_QUEUE`, `SINEW_POLICY`,
+/// `SINEW_SPIN`, `SINEW_STEAL_RATIO`, `SINEW_STEAL_RATIO_ACROSS_NODES`, `SINEW_CPUS`, `SINEW_CPUS_FORBIDDEN`, `SINEW_ONE_CPU_PER_WORKER`, `SINEW_STACK_SIZE`, `SINEW_BLOCKING_THREADS`, `SINEW_BLOCKING_IDLE`, `SINEW_DEADLOCK_WATCH`, `SINEW_IO`; `SINEW_SHAKE`, `SINEW_SCHEDTRACE` and `SINEW_AUDIT` look for faults. A
 /// value that cannot be used is an error of [`build`](Self::build), which names the variable, the value, and what is allowed.
 #[derive(Debug, Default, Clone)]
 #[must_use = "a builder does nothing until it builds"]
@@ -242,13 +242,7 @@ impl RuntimeBuilder {
         let pool = self.blocking_pool()?;
         let trace = metrics::trace_period()?;
         let io = self.io_asked()?;
-        let deadlock_watch = duration(self.deadlock_watch, "SINEW_DEADLOCK_WATCH", 1)?;
-        if deadlock_watch == Some(Duration::ZERO) {
-            return Err(invalid(
-                "RuntimeBuilder::deadlock_watch(0) is refused: it must be the time after which a standstill is reported, as in 10 seconds"
-                    .into(),
-            ));
-        }
+        let deadlock_watch = duration(self.deadlock_watch, "deadlock_watch", "SINEW_DEADLOCK_WATCH", 1)?;
         if flag(None, "SINEW_AUDIT")? {
             audit::turn_on();
         }
@@ -414,8 +408,8 @@ impl RuntimeBuilder {
     }
 
     fn blocking_pool(&self) -> io::Result<Pool> {
-        let threads = number(self.blocking_threads, "blocking_threads", "SINEW_BLOCKING", 1..=blocking::THREADS_MAX)?;
-        let idle = duration(self.blocking_idle, "SINEW_BLOCKING_IDLE", 0)?;
+        let threads = number(self.blocking_threads, "blocking_threads", "SINEW_BLOCKING_THREADS", 1..=blocking::THREADS_MAX)?;
+        let idle = duration(self.blocking_idle, "blocking_idle", "SINEW_BLOCKING_IDLE", 0)?;
         let idle_ns = idle.map_or(blocking::IDLE_NS, |idle| u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX));
         Ok(Pool::new(threads.unwrap_or(blocking::THREADS_DEFAULT), idle_ns))
     }
@@ -431,9 +425,10 @@ impl RuntimeBuilder {
     fn stack_class(&self) -> io::Result<Class> {
         let allowed = "bytes from 1 to 1G, as in 65536, 64K or 1M";
         match self.stack_bytes {
-            Some(bytes) => Class::for_bytes(bytes),
+            Some(bytes) => Class::for_bytes(bytes)
+                .map_err(|_| invalid(format!("RuntimeBuilder::stack_size({bytes}) is refused: it must be {allowed}"))),
             None => {
-                let class = environment("SINEW_STACK", allowed, |text| Class::for_bytes(parse_bytes(text)?).ok())?;
+                let class = environment("SINEW_STACK_SIZE", allowed, |text| Class::for_bytes(parse_bytes(text)?).ok())?;
                 class.map_or_else(|| Class::for_bytes(stack::DEFAULT_BYTES), Ok)
             }
         }
@@ -474,15 +469,18 @@ fn shown(said: Option<usize>, option: &str, variable: &str, n: usize) -> String 
     said.map_or_else(|| format!("{variable}=\"{n}\""), |_| format!("RuntimeBuilder::{option}({n})"))
 }
 
-/// A time that the builder says, or else the environment in milliseconds.
-fn duration(said: Option<Duration>, variable: &str, least_ms: u64) -> io::Result<Option<Duration>> {
-    if said.is_some() {
-        return Ok(said);
-    }
+/// A time that the builder says, or else the environment in milliseconds. The builder may say any but zero, if at least `least_ms` are wanted.
+fn duration(said: Option<Duration>, option: &str, variable: &str, least_ms: u64) -> io::Result<Option<Duration>> {
     let allowed = least_ms..=DURATION_MAX_MS;
     let text = format!("a whole number of milliseconds from {least_ms} to {DURATION_MAX_MS}");
-    let asked = environment(variable, &text, |value| value.parse().ok().filter(|ms| allowed.contains(ms)))?;
-    Ok(asked.map(Duration::from_millis))
+    match said {
+        Some(Duration::ZERO) if least_ms != 0 => Err(invalid(format!("RuntimeBuilder::{option}(0) is refused: it must be {text}"))),
+        Some(_) => Ok(said),
+        None => {
+            let asked = environment(variable, &text, |value| value.parse().ok().filter(|ms| allowed.contains(ms)))?;
+            Ok(asked.map(Duration::from_millis))
+        }
+    }
 }
 
 /// A choice that the builder makes, or else the environment by one of these names.

@@ -439,9 +439,18 @@ fn counters(metrics: &Metrics) -> Vec<u64> {
 }
 
 /// The same for each worker that there was at both times.
-fn counters_of_workers(metrics: &Metrics) -> Vec<[u64; 6]> {
-    let of = |w: &sinew::WorkerMetrics| [w.switches, w.sleeps, w.thefts, w.steals, w.spun.as_nanos() as u64, w.slept.as_nanos() as u64];
+fn counters_of_workers(metrics: &Metrics) -> Vec<[u64; 10]> {
+    let of = |w: &sinew::WorkerMetrics| {
+        let [spun, slept] = [w.spun, w.slept].map(|time| time.as_nanos() as u64);
+        let [spinner, sleeper, nobody] = wakes_of(w);
+        [w.switches, w.sleeps, w.thefts, w.steals, spun, slept, w.overflowed, spinner, sleeper, nobody]
+    };
     metrics.workers.iter().map(of).collect()
+}
+
+/// Wakes by a worker: served by a spinner, by a sleeper, by nobody.
+fn wakes_of(worker: &sinew::WorkerMetrics) -> [u64; 3] {
+    [worker.wakes_by_spinner, worker.wakes_by_sleeper, worker.wakes_by_nobody]
 }
 
 fn assert_sound(metrics: &Metrics) {
@@ -516,6 +525,7 @@ fn a_wake_that_finds_nobody_is_counted() {
     let after = rt.metrics();
     assert_eq!(after.wakes_by_sleeper - before.wakes_by_sleeper, 1);
     assert_eq!(after.wakes_by_nobody - before.wakes_by_nobody, 10);
+    assert_eq!(wakes_of(&after.workers[0]), wakes_of(&before.workers[0]), "a plain thread woke, and no worker");
     assert_eq!((after.queued, after.groups[0].queued, after.groups[0].sleeping, after.groups[0].spinning), (10, 10, 0, 0));
     gate.open();
     held.join().unwrap();
@@ -523,11 +533,48 @@ fn a_wake_that_finds_nobody_is_counted() {
     // A fiber's own children too.
     rt.run(|| {
         let before = sinew::metrics().wakes_by_nobody;
+        let own = wakes_of(&sinew::metrics().workers[0]);
         let children: Vec<_> = (0..5).map(|_| sinew::spawn(|| ())).collect();
         let metrics = sinew::metrics();
+        assert_eq!(wakes_of(&metrics.workers[0]), [own[0], own[1], own[2] + 5]);
         assert_eq!((metrics.wakes_by_nobody - before, metrics.workers[0].children, metrics.workers[0].settled), (5, 5, 1));
         join_all(children);
     });
+}
+
+/// A fiber wakes the sleeper beside it, in its own group or in the other one. Only what it does in its own counts at its worker; the group whose worker was woken counts it in any case.
+#[test]
+fn a_wake_is_counted_at_the_worker_that_wakes() {
+    for queue in [Queue::Shared, Queue::Stealing] {
+        let rt = Runtime::builder().workers(4).group_size(2).queue(queue).spin(Spin::Never).steal_ratio(0).build().unwrap();
+        let home = Builder::new().group(Group::foreground(0));
+        let handle = rt.handle();
+        let waker = move || {
+            let me: usize = std::thread::current().name().and_then(|name| name.strip_prefix("sinew-0.")).unwrap().parse().unwrap();
+            // One that has just got up to give pages back is not woken: once more, then.
+            let woken_in = |group: usize| {
+                poll_until("all others to sleep", || handle.metrics().workers.iter().filter(|worker| worker.sleeping).count() == 3);
+                let before = handle.metrics();
+                let fiber = Builder::new().group(Group::foreground(group)).spawn(|| ()).unwrap();
+                let after = handle.metrics();
+                fiber.join().unwrap();
+                let own = after.workers[me].wakes_by_sleeper - before.workers[me].wakes_by_sleeper;
+                (own, after.groups[group].wakes_by_sleeper - before.groups[group].wakes_by_sleeper)
+            };
+            poll_until("a sleeper of its own group", || woken_in(0) == (1, 1));
+            poll_until("a sleeper of the other group", || woken_in(1) == (0, 1));
+        };
+        rt.run(move || home.spawn(waker).unwrap().join().unwrap());
+    }
+}
+
+#[test]
+fn fibers_that_find_their_workers_queue_full_are_counted_there() {
+    let rt = Runtime::builder().workers(1).build().unwrap();
+    rt.run(|| join_all((0..1_000).map(|_| sinew::spawn(|| ())).collect()));
+    let metrics = rt.metrics();
+    assert!(metrics.overflowed > 0);
+    assert_eq!((metrics.workers[0].overflowed, metrics.groups[0].overflowed), (metrics.overflowed, metrics.overflowed));
 }
 
 #[test]

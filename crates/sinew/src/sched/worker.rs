@@ -498,6 +498,7 @@ impl Worker {
         }
     }
 
+    /// As [`Group::tell`], in one call less: each child is announced.
     fn announce(&self, items: usize) {
         if !self.group().announce(items) {
             add(&self.seat.counters.unserved, 1);

@@ -358,7 +358,7 @@ impl Worker {
                 Stolen::Empty => break,
             }
         }
-        self.group().overflowed.fetch_add(oldest.len() as u64, Relaxed);
+        add(&self.seat.counters.overflowed, oldest.len() as u64);
         let queued = self.group().push_all(&oldest, quiet);
         assert!(queued, "the queue of a group is closed by its last worker, and this one is there");
     }

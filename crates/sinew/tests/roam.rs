@@ -116,6 +116,61 @@ fn the_last_worker_that_is_not_held_looks_after_io() {
     }
 }
 
+/// Claim: a group that begins with one worker starts another when that one is held and I/O is waited for, and not before.
+#[test]
+fn a_worker_comes_for_io_when_the_only_one_is_held() {
+    for io in DRIVERS {
+        let runtime = described(2, io).workers_min(1).build().unwrap();
+        let await_sleep = || poll_until("it to sleep", || runtime.metrics().workers.iter().all(|worker| worker.sleeping));
+        await_sleep();
+        let (mut near, got, fiber) = reader(&runtime);
+        for n in 1..=3 {
+            near.write_all(&[1]).unwrap();
+            poll_until("the only worker to read", || got.load(SeqCst) == n);
+            await_sleep();
+        }
+        assert_eq!(runtime.metrics().workers.len(), 1, "one that waits alone needs no second worker");
+        let hog = Hog::start(&runtime);
+        near.write_all(&[1]).unwrap();
+        poll_until("another worker to read", || got.load(SeqCst) == 4);
+        assert_eq!(runtime.metrics().workers.len(), 2);
+        hog.end();
+        drop(near);
+        fiber.join().unwrap();
+        end(runtime);
+    }
+}
+
+/// Claim: the same if the worker never rests between the wait and the fiber that holds it.
+#[test]
+fn a_worker_comes_for_io_that_is_waited_for_before_the_only_one_is_held() {
+    for io in DRIVERS {
+        let runtime = described(2, io).workers_min(1).build().unwrap();
+        poll_until("it to sleep", || runtime.metrics().workers.iter().all(|worker| worker.sleeping));
+        let (mut near, far) = Std::pair().unwrap();
+        let (tell, held) = std::sync::mpsc::channel();
+        let over = Arc::new(AtomicBool::new(false));
+        let (is_over, ends) = (over.clone(), over);
+        let hog = move || {
+            tell.send(()).unwrap();
+            while !is_over.load(SeqCst) {
+                std::thread::yield_now();
+            }
+        };
+        let fiber = runtime.spawn(move || {
+            // Nobody is woken for it, so that nobody comes for it either.
+            let hog = Builder::new().quiet().spawn(hog).unwrap();
+            assert_eq!(UnixStream::from(far).read(&mut [0]).unwrap(), 1);
+            ends.store(true, SeqCst);
+            hog.join().unwrap();
+        });
+        held.recv().unwrap();
+        near.write_all(&[1]).unwrap();
+        fiber.join().unwrap();
+        end(runtime);
+    }
+}
+
 fn sleeps(runtime: &Runtime) -> u64 {
     runtime.metrics().workers.iter().map(|worker| worker.sleeps).sum()
 }

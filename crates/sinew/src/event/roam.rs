@@ -8,6 +8,8 @@
 //! one of the others is to *watch*: it sleeps for a millisecond at a time, and when nobody but it has looked meanwhile, it is the lookout. So a worker that is held by one fiber delays I/O by a
 //! millisecond or two, and a group that has much to do pays for a wake in a millisecond.
 //!
+//! Where a group has not all of its workers yet, and all that it has run something, one more is started to look (`Group::hire_lookout`): nobody could say later that they are held.
+//!
 //! # Invariants
 //! I1. While fibers wait here and a worker sleeps, there is a lookout, or a worker that watches, or one that is up and on its way to become that: who has been any of these and runs fibers instead, or
 //!     waits as the first, calls another (`must_call`); who lies down without a post looks once more (`is_deserted`). Their fences meet (`Idle::enter_sleep`).
@@ -28,7 +30,7 @@ const EVENTS: usize = 64;
 pub(crate) struct Roam {
     /// Opened at the first wait: the descriptor, and which instance it is.
     epoll: OnceLock<(OwnedFd, u64)>,
-    /// Fibers that wait here.
+    /// Fibers that wait here, and that nobody has claimed for what has come.
     waits: AtomicUsize,
     /// How often somebody has looked.
     looks: AtomicU64,
@@ -64,13 +66,13 @@ impl Roam {
         self.waits.load(Relaxed) != 0
     }
 
-    /// A fiber waits here from now on; whether it is the first, and [somebody must be called](Self::must_call) if nobody looks.
+    /// A fiber waits here from now on, before a look can find it; whether it is the first, and [somebody must be called](Self::must_call) if nobody looks.
     #[must_use]
     pub(crate) fn begin_wait(&self) -> bool {
         self.waits.fetch_add(1, Relaxed) == 0
     }
 
-    /// It does no longer.
+    /// One does no longer. By who claims it for what has come, and by the fiber itself if something else has ended its wait.
     pub(crate) fn end_wait(&self) {
         self.waits.fetch_sub(1, Relaxed);
     }
@@ -78,7 +80,9 @@ impl Roam {
     /// Appends the fibers that something has come for to `woken`; gives how often somebody has looked by now.
     pub(crate) fn look(&self, woken: &List<Control>) -> u64 {
         let Some((fd, number)) = self.epoll.get() else { return self.looks() };
+        let before = woken.len();
         epoll::look_once::<EVENTS>(fd.as_raw_fd(), *number, woken);
+        self.waits.fetch_sub(woken.len() - before, Relaxed);
         self.looks.fetch_add(1, Relaxed) + 1
     }
 

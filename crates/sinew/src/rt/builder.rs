@@ -83,7 +83,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// With how many of them each group begins; it starts one more when a fiber becomes ready and nobody is idle, until it has all. The default is all. More than the
+    /// With how many of them each group begins; it starts one more when a fiber becomes ready and nobody is idle, or, where fibers that may move wait for
+    /// I/O, when nobody is idle who would see that it has come, until it has all. The default is all. More than the
     /// [`workers`](Self::workers) or the [`group_size`](Self::group_size) that are asked for is an error; where the machine or a profile makes a group smaller, it begins with all.
     pub fn workers_min(mut self, workers: usize) -> Self {
         self.workers_min = Some(workers);

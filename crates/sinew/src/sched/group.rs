@@ -463,6 +463,12 @@ impl Group {
         welcome
     }
 
+    /// Whether there may be more workers than there are.
+    #[inline]
+    pub(crate) fn may_grow(&self) -> bool {
+        self.born.load(Relaxed) < self.seats.len()
+    }
+
     /// Starts a worker more if there may be one and none is being started; whether it does. (I2: the new one looks at the queues when it is there.)
     #[cold]
     fn grow(&self) -> bool {
@@ -569,8 +575,7 @@ impl Group {
 
     #[inline]
     fn call_for_help(&self) -> bool {
-        let may_grow = self.born.load(Relaxed) < self.seats.len();
-        (may_grow && self.grow()) || (!self.settings.victims.is_empty() && self.call_thief())
+        (self.may_grow() && self.grow()) || (!self.settings.victims.is_empty() && self.call_thief())
     }
 
     /// Calls an idle worker of another group that steals here; if there is none, each of these groups knows where to go when one becomes idle. It takes one fiber, and calls the next thief if
@@ -602,6 +607,14 @@ impl Group {
     pub(crate) fn call_lookout(&self) {
         if self.roam.must_call() && !self.idle.sleeping().is_empty() {
             self.call_one();
+        }
+    }
+
+    /// Starts a worker more to look after the roam, if there may be one, nobody does, and nobody is idle who would: for one that is about to run something, which may take long.
+    #[inline]
+    pub(crate) fn hire_lookout(&self) {
+        if self.may_grow() && self.roam.is_deserted() && !self.idle.is_anybody() {
+            self.grow();
         }
     }
 

@@ -344,14 +344,14 @@ impl Roaming {
         let mut question = Question { answered: Cell::new(false) };
         roam.instance().unwrap();
         me.state.begin_wait();
+        let is_first = roam.begin_wait();
         epoll::ask(&question, me);
-        if roam.begin_wait() {
+        if is_first {
             worker.group().call_lookout();
         }
         self.place.store(&mut question, SeqCst);
-        // SAFETY: the wait was begun; the answer ends it.
+        // SAFETY: the wait was begun; the answer ends it, and who brings it counts it out.
         unsafe { worker.suspend(me) };
-        roam.end_wait();
     }
 
     fn answer(&self) {
@@ -388,6 +388,40 @@ fn answers_at_the_roam(groups: &Arc<Groups>) {
 #[test]
 fn answers_at_the_roam_reach_fibers_that_move() {
     explore_moving(answers_at_the_roam);
+}
+
+/// A group begins with one worker, and a fiber holds it until another one has read its answer: a worker more must come to look at the roam. `quiet`: the holder is there before the wait begins, and wakes nobody.
+fn answers_behind_one_that_holds(groups: &Arc<Groups>, quiet: bool) {
+    let (asked, done) = (Arc::new(Roaming::default()), Arc::new(AtomicUsize::new(0)));
+    let holds = {
+        let done = done.clone();
+        move || {
+            while done.load(SeqCst) == 0 {
+                shuttle::thread::yield_now();
+            }
+        }
+    };
+    let (asks, first) = (asked.clone(), quiet.then(|| holds.clone()));
+    let asker = begin(groups, move || {
+        let holder = first.map(|holds| Builder::new().quiet().spawn(holds).unwrap());
+        asks.ask();
+        done.store(1, SeqCst);
+        holder.into_iter().for_each(|holder| holder.join().unwrap());
+    });
+    let holder = (!quiet).then(|| begin(groups, holds));
+    asked.answer();
+    asker.join().unwrap();
+    holder.into_iter().for_each(|holder| holder.join().unwrap());
+}
+
+#[test]
+fn a_worker_comes_to_look_at_the_roam() {
+    for (queue, quiet) in [(Queue::Shared, true), (Queue::Stealing, true), (Queue::Stealing, false)] {
+        explore_one_of(3, move || {
+            let settings = Settings { workers_min: 1, ..moving(2, queue, false) };
+            with_groups(vec![settings], |groups| answers_behind_one_that_holds(groups, quiet));
+        });
+    }
 }
 
 /// The harness notices a lookout that is not woken.

@@ -158,7 +158,7 @@ impl Worker {
     /// and takes them.
     fn leaves_to_lighter(&self) -> bool {
         let idle = &self.group().idle;
-        if idle.sleeping().is_empty() && idle.spinning().is_empty() && !idle.is_somebody_coming() {
+        if !idle.is_anybody() {
             return false;
         }
         let calls = || !self.must_take.get() && self.group().call_lighter(self.index);

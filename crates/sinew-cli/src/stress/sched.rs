@@ -36,9 +36,6 @@ const FOREGROUND_MAX: usize = 62;
 pub(super) const BACKGROUND_MAX: usize = 2;
 const LAUNCHES_MAX: usize = 200;
 
-/// Combinations of queue kind, policy and moves.
-pub(super) const COMBINATIONS: usize = 2 * 2 * 3;
-
 /// Whether started fibers move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moves {
@@ -219,6 +216,9 @@ fn launches(stage: &Stage<'_>, random: &mut Random) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of queue kind, policy and moves.
+    const COMBINATIONS: usize = 2 * 2 * 3;
 
     #[test]
     fn twelve_rounds_have_every_combination_once() {

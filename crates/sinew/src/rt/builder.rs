@@ -173,7 +173,7 @@ impl RuntimeBuilder {
 
     /// Lets every fiber of this runtime go on, after a wait or a yield, on whichever worker is free: full M:N scheduling, as flare's and bthread's.
     ///
-    /// A fiber that waits with a deadline, also one of its I/O, or for a file, unwinds, holds a [`pin`](crate::pin()) guard or is in a hook goes on where it was. One that is
+    /// A fiber that waits with a deadline, other than for a descriptor, or for a file, unwinds, holds a [`pin`](crate::pin()) guard or is in a hook goes on where it was. One that is
     /// [`pinned`](crate::Builder::pinned) stays in its group. `SINEW_SHAKE=1` moves each such fiber at every chance, so that a broken promise shows at once.
     ///
     /// # Safety

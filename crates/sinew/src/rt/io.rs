@@ -22,9 +22,9 @@ use io_uring::squeue::Entry;
 use io_uring::types::Fd;
 
 use super::context::fiber;
-use super::wait::{CancelPoint, Me, enter_cancel_point, sleep};
+use super::wait::{CancelPoint, Cut, Me, enter_cancel_point, sleep};
 pub(crate) use crate::event::readiness::Direction;
-use crate::event::readiness::{Readiness, Seen, Watch, register};
+use crate::event::readiness::{Readiness, Seen, Waiting, Watch, register};
 use crate::event::source::Source;
 use crate::event::uring::Completion;
 use crate::fiber::Control;
@@ -549,14 +549,20 @@ fn wait_for_edge(fiber: &Caller<'_>, waits: &Waits<'_>, deadline_ns: u64) -> io:
         }
         Some(_) => {}
     }
-    // SAFETY: the wait was begun above, with a waiter under the lock; an edge, a cancel or the deadline ends it.
-    let ended = unsafe { point.wait_at(readiness.waiting(), deadline_ns, |waiting| waiting.remove(instance, direction, &waiter)) };
+    // SAFETY: the waiter was queued there.
+    let withdraw = |waiting: &mut Waiting| unsafe { waiting.remove(instance, direction, &waiter) };
+    // SAFETY: the wait was begun above, with a waiter under the lock; an edge, a cancel or the deadline ends it. All groups are there while the fiber is, wherever it goes on.
+    let ended = unsafe {
+        match group {
+            None => point.wait_at(readiness.waiting(), deadline_ns, withdraw),
+            Some(group) => point.wait_at_roam(&group.roam, readiness.waiting(), deadline_ns, withdraw),
+        }
+    };
     match group {
         None => worker.end_source_wait(control),
+        Some(group) if ended == Err(Cut::Cancelled) => group.roam.end_wait(),
         // Who claimed it has counted it out.
-        Some(_) if ended == Ok(Cause::Woken) => {}
-        // All groups are there while it is, wherever it goes on.
-        Some(group) => group.roam.end_wait(),
+        Some(_) => {}
     }
     Ok(ended?)
 }

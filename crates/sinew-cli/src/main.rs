@@ -75,7 +75,7 @@ fn stack_bytes(text: &str) -> Result<usize, String> {
         _ => (text, 1),
     };
     let bytes = whole_number(digits).and_then(|n| n.checked_mul(unit)).filter(|n| (1..=STACK_BYTES_MAX).contains(n));
-    bytes.ok_or_else(|| "it must be bytes from 1 to 1G, as in 65536, 64K or 1M (--stack or SINEW_STACK)".into())
+    bytes.ok_or_else(|| "it must be bytes from 1 to 1G, as in 65536, 64K or 1M (--stack or SINEW_STACK_SIZE)".into())
 }
 
 /// Digits, in groups if one likes. A sign is no digit.

@@ -30,7 +30,7 @@ use crate::proc::{self, Memory};
 use failure::{Recipe, check, fail};
 use ledger::{LEDGER, Life, STACK_SIZES, Sums};
 use random::Random;
-use sched::Plan;
+use sched::{Plan, Tally};
 use storms::{Stage, Storm, rage};
 
 /// Exit code of a failure.
@@ -194,6 +194,7 @@ pub(crate) fn main(arguments: &Arguments) -> ExitCode {
     if arguments.kind == Kind::Io {
         say(format_args!("{}", streams::TALLY.text()));
     }
+    rounds.schedulers.lines().for_each(|line| say(format_args!("{line}")));
     let Sums { spawned, ended, panicked, unrun, wakes } = LEDGER.sums();
     say(format_args!(
         "ok: {} rounds, {} fibers ({} ended, {} panicked as planned, {} dropped unrun), {} wakes, {} stacks, memory {} MiB (base {} MiB), {:.1} s",
@@ -263,11 +264,14 @@ struct Rounds {
     count: u64,
     /// Memory after the first.
     base_bytes: u64,
+    /// What was done over schedulers of each combination.
+    schedulers: Tally,
 }
 
 fn run_rounds(arguments: &Arguments, seed: u64, weather: &Weather, bar: &Bar) -> Rounds {
     let (mut count, mut base_bytes, mut workers_max) = (0, 0, 0);
     let mut stormed = Duration::ZERO;
+    let mut schedulers = Tally::default();
     let descriptors = descriptors();
     while stormed < Duration::from_secs(arguments.seconds) {
         let round = arguments.round.unwrap_or(count + 1);
@@ -283,15 +287,18 @@ fn run_rounds(arguments: &Arguments, seed: u64, weather: &Weather, bar: &Bar) ->
 
         let now = LEDGER.sums();
         let (fibers, wakes) = (now.spawned - before.spawned, now.wakes - before.wakes);
-        let took = begun.elapsed().as_secs_f64();
+        let took = begun.elapsed();
         let io = weather.driver(round).map_or(String::new(), |io| format!("  {}", engine::name(io)));
-        let plan = weather.plan(seed, round, workers).map_or(String::new(), |plan| format!("  {plan}"));
+        let plan = weather.plan(seed, round, workers);
+        plan.iter().for_each(|plan| schedulers.count(plan, fibers, wakes, took));
+        let plan = plan.map_or(String::new(), |plan| format!("  {plan}"));
+        let took = took.as_secs_f64();
         bar.show(&format!("round {round:>4}  workers {workers:>2}{io}{plan}  fibers {fibers:>7}  wakes {wakes:>7}  {took:.2} s"), stormed);
         if count == 1 {
             base_bytes = memory_at_rest();
         }
     }
-    Rounds { count, base_bytes }
+    Rounds { count, base_bytes, schedulers }
 }
 
 /// The stream of a round, or of a part of it.

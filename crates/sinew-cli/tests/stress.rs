@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 fn stress(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sinew"));
-    command.env_remove("SINEW_WORKERS").env_remove("SINEW_STACK").env_remove("SINEW_IO").arg("stress").args(arguments);
+    command.env_remove("SINEW_WORKERS").env_remove("SINEW_STACK_SIZE").env_remove("SINEW_IO").arg("stress").args(arguments);
     command.output().expect("the binary was built for this test")
 }
 
@@ -56,6 +56,11 @@ fn storms_over_schedulers_of_every_kind_find_nothing() {
     assert_eq!(output.status.code(), Some(0), "{out}\n{err}");
     for kind in ["Shared Affinity settled", "Stealing Balance moving", "Shared Affinity shaken"] {
         assert!(out.lines().any(|line| line.starts_with("round ") && line.contains(kind)), "{kind}: {out}");
+    }
+    // Each combination is told of at the end, with what was done.
+    for kind in ["Shared Affinity settled", "Stealing Balance moving", "Shared Affinity shaken"] {
+        let line = out.lines().find(|line| line.starts_with(kind)).unwrap_or_else(|| panic!("{kind}: {out}"));
+        assert!(line.contains("  rounds ") && line.contains("  fibers ") && line.contains("  wakes "), "{line}");
     }
     assert!(out.lines().last().is_some_and(|line| line.starts_with("ok: ")), "{out}");
 }

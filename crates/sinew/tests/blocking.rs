@@ -311,14 +311,14 @@ fn the_environment_sets_the_bound_and_bad_values_are_refused() {
     const NAME: &str = "the_environment_sets_the_bound_and_bad_values_are_refused";
     if !is_child(NAME) {
         for value in ["0", "32769", "many", "", "-1", "2"] {
-            let output = in_child(NAME, &[("SINEW_BLOCKING", value)]);
-            assert!(output.status.success(), "SINEW_BLOCKING={value}: {}", String::from_utf8_lossy(&output.stderr));
+            let output = in_child(NAME, &[("SINEW_BLOCKING_THREADS", value)]);
+            assert!(output.status.success(), "SINEW_BLOCKING_THREADS={value}: {}", String::from_utf8_lossy(&output.stderr));
         }
         return;
     }
-    if std::env::var("SINEW_BLOCKING").as_deref() != Ok("2") {
+    if std::env::var("SINEW_BLOCKING_THREADS").as_deref() != Ok("2") {
         let text = Runtime::builder().build().unwrap_err().to_string();
-        assert!(text.contains("SINEW_BLOCKING=") && text.contains("1 to 32768"), "{text}");
+        assert!(text.contains("SINEW_BLOCKING_THREADS=") && text.contains("1 to 32768"), "{text}");
         return;
     }
     let runtime = Runtime::builder().workers(1).build().unwrap();

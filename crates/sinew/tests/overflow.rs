@@ -51,7 +51,7 @@ fn assert_overflow_reported(ended: &Ended, name: Option<&str>, kib: usize) {
     assert!(line.contains(site), "the spawn site {site} is missing: {line}");
     assert!(line.contains(&format!("{kib} KiB")), "the size is missing: {line}");
     assert!(line.contains("overflowed its stack"), "{line}");
-    assert!(line.contains("Builder::stack_size") && line.contains("SINEW_STACK"), "the fix is missing: {line}");
+    assert!(line.contains("Builder::stack_size") && line.contains("SINEW_STACK_SIZE"), "the fix is missing: {line}");
     match name {
         Some(name) => assert!(line.contains(&format!("'{name}'")), "the name is missing: {line}"),
         None => assert!(!line.contains('\''), "a name where there is none: {line}"),
@@ -140,7 +140,7 @@ fn fibers_that_overflow_at_once_give_whole_lines() {
             let lines = ended.lines_of_ours();
             assert!((1..=WORKERS).contains(&lines.len()), "{ended:?}");
             for line in lines {
-                let whole = line.starts_with("sinew: fiber #") && line.contains("SINEW_STACK=512K") && line.contains("overflow.rs:");
+                let whole = line.starts_with("sinew: fiber #") && line.contains("SINEW_STACK_SIZE=512K") && line.contains("overflow.rs:");
                 assert!(whole, "a torn line: {ended:?}");
             }
         });
@@ -231,12 +231,12 @@ fn the_advice_of_the_report_helps() {
     };
     in_child("default", body, |ended| {
         assert_overflow_reported(ended, None, 256);
-        assert!(ended.lines_of_ours()[0].contains("SINEW_STACK=512K"), "{ended:?}");
+        assert!(ended.lines_of_ours()[0].contains("SINEW_STACK_SIZE=512K"), "{ended:?}");
     });
-    in_child_with("advised", &[("SINEW_STACK", "512K")], body, Ended::assert_ok);
-    in_child_with("small", &[("SINEW_STACK", "16K")], body, |ended| {
+    in_child_with("advised", &[("SINEW_STACK_SIZE", "512K")], body, Ended::assert_ok);
+    in_child_with("small", &[("SINEW_STACK_SIZE", "16K")], body, |ended| {
         assert_overflow_reported(ended, None, 16);
-        assert!(ended.lines_of_ours()[0].contains("SINEW_STACK=32K"), "{ended:?}");
+        assert!(ended.lines_of_ours()[0].contains("SINEW_STACK_SIZE=32K"), "{ended:?}");
     });
 }
 
@@ -558,7 +558,7 @@ fn test_that_made<B>() -> &'static str {
 
 fn run_child(test: &str, case: &str, environment: &[(&str, &str)]) -> Ended {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture"]).env(CASE, case).env_remove("SINEW_STACK").env_remove("SINEW_WORKERS");
+    command.args(["--exact", test, "--nocapture"]).env(CASE, case).env_remove("SINEW_STACK_SIZE").env_remove("SINEW_WORKERS");
     command.envs(environment.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let (out, err) = (read_all(child.stdout.take().unwrap()), read_all(child.stderr.take().unwrap()));

@@ -116,6 +116,103 @@ fn the_last_worker_that_is_not_held_looks_after_io() {
     }
 }
 
+/// Claim: a group that begins with one worker starts another when that one is held and I/O is waited for, and not before.
+#[test]
+fn a_worker_comes_for_io_when_the_only_one_is_held() {
+    for io in DRIVERS {
+        let runtime = described(2, io).workers_min(1).build().unwrap();
+        let await_sleep = || poll_until("it to sleep", || runtime.metrics().workers.iter().all(|worker| worker.sleeping));
+        await_sleep();
+        let (mut near, got, fiber) = reader(&runtime);
+        for n in 1..=3 {
+            near.write_all(&[1]).unwrap();
+            poll_until("the only worker to read", || got.load(SeqCst) == n);
+            await_sleep();
+        }
+        assert_eq!(runtime.metrics().workers.len(), 1, "one that waits alone needs no second worker");
+        let hog = Hog::start(&runtime);
+        near.write_all(&[1]).unwrap();
+        poll_until("another worker to read", || got.load(SeqCst) == 4);
+        assert_eq!(runtime.metrics().workers.len(), 2);
+        hog.end();
+        drop(near);
+        fiber.join().unwrap();
+        end(runtime);
+    }
+}
+
+/// Reads in a fiber whose only worker is then held by another one, until the read is over: another worker must have come, and gone on with it.
+fn read_behind_a_hog(io: Io, talks: bool, read: impl FnOnce(UnixStream) + Send + 'static) {
+    let runtime = described(2, io).workers_min(1).build().unwrap();
+    poll_until("it to sleep", || runtime.metrics().workers.iter().all(|worker| worker.sleeping));
+    let (mut near, far) = Std::pair().unwrap();
+    let (tell, held) = std::sync::mpsc::channel();
+    let over = Arc::new(AtomicBool::new(false));
+    let (is_over, ends) = (over.clone(), over);
+    let hog = move || {
+        tell.send(()).unwrap();
+        while !is_over.load(SeqCst) {
+            std::thread::yield_now();
+        }
+    };
+    let fiber = runtime.spawn(move || {
+        // Nobody is woken for it, so that nobody comes for it either.
+        let hog = Builder::new().quiet().spawn(hog).unwrap();
+        read(UnixStream::from(far));
+        ends.store(true, SeqCst);
+        hog.join().unwrap();
+    });
+    held.recv().unwrap();
+    if talks {
+        near.write_all(&[1]).unwrap();
+    }
+    fiber.join().unwrap();
+    end(runtime);
+}
+
+/// Claim: the same if the worker never rests between the wait and the fiber that holds it.
+#[test]
+fn a_worker_comes_for_io_that_is_waited_for_before_the_only_one_is_held() {
+    for io in DRIVERS {
+        read_behind_a_hog(io, true, |mut far| assert_eq!(far.read(&mut [0]).unwrap(), 1));
+    }
+}
+
+/// Claim: a time-out does not bind a fiber to the worker where it waits, be it the descriptor's own or one around it.
+#[test]
+fn one_that_reads_with_a_time_out_goes_on_elsewhere() {
+    for io in DRIVERS {
+        read_behind_a_hog(io, true, |mut far| {
+            far.set_read_timeout(Some(LONG)).unwrap();
+            assert_eq!(far.read(&mut [0]).unwrap(), 1);
+        });
+        read_behind_a_hog(io, true, |mut far| assert_eq!(sinew::timeout(LONG, || far.read(&mut [0])).unwrap().unwrap(), 1));
+        // Both, and whichever is the later is not told of.
+        read_behind_a_hog(io, true, |mut far| {
+            far.set_read_timeout(Some(LONG / 2)).unwrap();
+            assert_eq!(sinew::timeout(LONG, || far.read(&mut [0])).unwrap().unwrap(), 1);
+        });
+    }
+}
+
+/// Claim: nor do the time-outs themselves wait for that worker.
+#[test]
+fn a_time_out_comes_though_the_worker_is_held() {
+    const SHORT: Duration = Duration::from_millis(2);
+    for io in DRIVERS {
+        read_behind_a_hog(io, false, |mut far| {
+            far.set_read_timeout(Some(SHORT)).unwrap();
+            assert_eq!(far.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        });
+        read_behind_a_hog(io, false, |mut far| assert!(sinew::timeout(SHORT, || far.read(&mut [0])).is_err()));
+        read_behind_a_hog(io, false, |mut far| {
+            // An alarm that was set for an earlier one, which is not armed any more, and one that is set for a later one.
+            far.set_read_timeout(Some(LONG)).unwrap();
+            (0..3).for_each(|_| assert!(sinew::timeout(SHORT, || far.read(&mut [0])).is_err()));
+        });
+    }
+}
+
 fn sleeps(runtime: &Runtime) -> u64 {
     runtime.metrics().workers.iter().map(|worker| worker.sleeps).sum()
 }
@@ -330,8 +427,9 @@ fn io_goes_on_without_descriptors_for_workers() {
         let fails = UnixStream::from(waits);
         let error = runtime.run(|| (&fails).read(&mut [0]).unwrap_err());
         assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+        // Enough for the roam, which has two, and no more.
         let mut taken = taken.into_iter();
-        drop(taken.next());
+        taken.by_ref().take(2).for_each(drop);
         let reader = runtime.spawn(move || far.read(&mut [0]).unwrap());
         poll_until("the reader to wait", || runtime.metrics().workers.iter().all(|worker| worker.sleeping));
         near.write_all(&[1]).unwrap();

@@ -273,28 +273,81 @@ fn a_bad_variable_is_refused_by_name_with_what_is_allowed() {
         eprintln!("refused: {text}");
         return;
     }
-    for (variable, values, allowed) in [
-        ("SINEW_WORKERS_MIN", &["0", "4097", "few", ""][..], "a whole number from 1 to 4096"),
-        ("SINEW_GROUP_SIZE", &["0", "65", "-1"], "a whole number from 1 to 64"),
-        ("SINEW_BACKGROUND", &["64", "one"], "a whole number from 0 to 63"),
-        ("SINEW_BLOCKING_IDLE", &["-1", "1s", "86400001"], "a whole number of milliseconds from 0 to 86400000"),
-        ("SINEW_DEADLOCK_WATCH", &["0", "ever"], "a whole number of milliseconds from 1 to 86400000"),
-        ("SINEW_STEAL_RATIO", &["1048577", "never"], "a whole number from 0 to 1048576"),
-        ("SINEW_STEAL_RATIO_ACROSS_NODES", &["-1"], "a whole number from 0 to 1048576"),
-        ("SINEW_PROFILE", &["Io", "io_heavy", ""], "compute-heavy, compute, neutral, io, io-heavy or custom"),
-        ("SINEW_QUEUE", &["fifo", "Shared"], "shared or stealing"),
-        ("SINEW_POLICY", &["fair"], "affinity or balance"),
-        ("SINEW_SPIN", &["0", "1000001", "always", "5us"], "never, adaptive, or microseconds from 1 to 1000000"),
-        ("SINEW_ONE_CPU_PER_WORKER", &["yes", "2"], "0 or 1"),
-        ("SINEW_SHAKE", &["on"], "0 or 1"),
-    ] {
+    for (option, values, allowed) in OPTIONS {
+        let variable = variable(option);
         for value in values {
-            let child = in_child(TEST, &[(variable, value)]);
+            let child = in_child(TEST, &[(&variable, value)]);
             let text = String::from_utf8_lossy(&child.stderr);
             assert!(child.status.success(), "{variable}={value}: {text}");
             let expected = format!("refused: {variable}={value:?} is refused: it must be {allowed}");
             assert!(text.lines().any(|line| line == expected), "{variable}={value}: {text}");
         }
+    }
+}
+
+/// The options of a builder that have a text in the environment for what may be said: values that are refused there, and what is allowed.
+#[rustfmt::skip]
+const OPTIONS: [(&str, &[&str], &str); 17] = [
+    ("workers", &["0", "4097", "many"], "a whole number from 1 to 4096"),
+    ("workers_min", &["0", "4097", "few", ""], "a whole number from 1 to 4096"),
+    ("profile", &["Io", "io_heavy", ""], "compute-heavy, compute, neutral, io, io-heavy or custom"),
+    ("group_size", &["0", "65", "-1"], "a whole number from 1 to 64"),
+    ("background", &["64", "one"], "a whole number from 0 to 63"),
+    ("queue", &["fifo", "Shared"], "shared or stealing"),
+    ("policy", &["fair"], "affinity or balance"),
+    ("spin", &["0", "1000001", "always", "5us"], "never, adaptive, or microseconds from 1 to 1000000"),
+    ("steal_ratio", &["1048577", "never"], "a whole number from 0 to 1048576"),
+    ("steal_ratio_across_nodes", &["-1"], "a whole number from 0 to 1048576"),
+    ("one_cpu_per_worker", &["yes", "2"], "0 or 1"),
+    ("shake", &["on"], "0 or 1"),
+    ("stack_size", &["0", "2G", "64KB"], "bytes from 1 to 1G, as in 65536, 64K or 1M"),
+    ("deadlock_watch", &["0", "ever"], "a whole number of milliseconds from 1 to 86400000"),
+    ("blocking_threads", &["0", "32769", "many"], "a whole number from 1 to 32768"),
+    ("blocking_idle", &["-1", "1s", "86400001"], "a whole number of milliseconds from 0 to 86400000"),
+    ("io", &["kqueue", "Uring"], "uring, epoll or auto"),
+];
+
+/// The environment's name of an option.
+fn variable(option: &str) -> String {
+    format!("SINEW_{}", option.to_uppercase())
+}
+
+/// By the source, so that an option that is added later is not forgotten. Closures have no name, and a promise that is unsafe to make is not the environment's to make.
+#[test]
+fn every_option_of_the_builder_has_a_variable_of_its_name() {
+    const SOURCE: &str = include_str!("../src/rt/builder.rs");
+    let named = SOURCE.lines().filter_map(|line| line.trim().strip_prefix("pub fn ")?.split_once("(mut self"));
+    let mut options: Vec<&str> = named.map(|(name, _)| name).filter(|name| !name.starts_with("on_worker_")).collect();
+    let tested = OPTIONS.iter().map(|(option, ..)| *option);
+    let mut tested: Vec<&str> = tested.chain(["cpus", "cpus_forbidden"]).collect();
+    options.sort_unstable();
+    tested.sort_unstable();
+    assert_eq!(options, tested);
+    // The page of the builder names each of them.
+    let page: Vec<&str> = SOURCE.lines().filter(|line| line.starts_with("///")).collect();
+    for option in options {
+        let variable = variable(option);
+        assert!(page.iter().any(|line| line.contains(&format!("`{variable}`"))), "{variable} is not in the documentation");
+    }
+}
+
+/// What can be said wrongly by the builder too is refused there in the same words.
+#[test]
+fn the_builder_and_the_environment_refuse_in_the_same_words() {
+    let new = Runtime::builder;
+    for (option, builder, value) in [
+        ("workers", new().workers(0), "0"),
+        ("workers_min", new().workers_min(4097), "4097"),
+        ("group_size", new().group_size(65), "65"),
+        ("background", new().background(64), "64"),
+        ("steal_ratio", new().steal_ratio(1_048_577), "1048577"),
+        ("steal_ratio_across_nodes", new().steal_ratio_across_nodes(1 << 21), "2097152"),
+        ("stack_size", new().stack_size(0), "0"),
+        ("deadlock_watch", new().deadlock_watch(Duration::ZERO), "0"),
+        ("blocking_threads", new().blocking_threads(32_769), "32769"),
+    ] {
+        let (.., allowed) = OPTIONS.iter().find(|(name, ..)| *name == option).unwrap();
+        assert_eq!(refusal(builder), format!("RuntimeBuilder::{option}({value}) is refused: it must be {allowed}"));
     }
 }
 
@@ -386,9 +439,18 @@ fn counters(metrics: &Metrics) -> Vec<u64> {
 }
 
 /// The same for each worker that there was at both times.
-fn counters_of_workers(metrics: &Metrics) -> Vec<[u64; 6]> {
-    let of = |w: &sinew::WorkerMetrics| [w.switches, w.sleeps, w.thefts, w.steals, w.spun.as_nanos() as u64, w.slept.as_nanos() as u64];
+fn counters_of_workers(metrics: &Metrics) -> Vec<[u64; 10]> {
+    let of = |w: &sinew::WorkerMetrics| {
+        let [spun, slept] = [w.spun, w.slept].map(|time| time.as_nanos() as u64);
+        let [spinner, sleeper, nobody] = wakes_of(w);
+        [w.switches, w.sleeps, w.thefts, w.steals, spun, slept, w.overflowed, spinner, sleeper, nobody]
+    };
     metrics.workers.iter().map(of).collect()
+}
+
+/// Wakes by a worker: served by a spinner, by a sleeper, by nobody.
+fn wakes_of(worker: &sinew::WorkerMetrics) -> [u64; 3] {
+    [worker.wakes_by_spinner, worker.wakes_by_sleeper, worker.wakes_by_nobody]
 }
 
 fn assert_sound(metrics: &Metrics) {
@@ -463,6 +525,7 @@ fn a_wake_that_finds_nobody_is_counted() {
     let after = rt.metrics();
     assert_eq!(after.wakes_by_sleeper - before.wakes_by_sleeper, 1);
     assert_eq!(after.wakes_by_nobody - before.wakes_by_nobody, 10);
+    assert_eq!(wakes_of(&after.workers[0]), wakes_of(&before.workers[0]), "a plain thread woke, and no worker");
     assert_eq!((after.queued, after.groups[0].queued, after.groups[0].sleeping, after.groups[0].spinning), (10, 10, 0, 0));
     gate.open();
     held.join().unwrap();
@@ -470,11 +533,48 @@ fn a_wake_that_finds_nobody_is_counted() {
     // A fiber's own children too.
     rt.run(|| {
         let before = sinew::metrics().wakes_by_nobody;
+        let own = wakes_of(&sinew::metrics().workers[0]);
         let children: Vec<_> = (0..5).map(|_| sinew::spawn(|| ())).collect();
         let metrics = sinew::metrics();
+        assert_eq!(wakes_of(&metrics.workers[0]), [own[0], own[1], own[2] + 5]);
         assert_eq!((metrics.wakes_by_nobody - before, metrics.workers[0].children, metrics.workers[0].settled), (5, 5, 1));
         join_all(children);
     });
+}
+
+/// A fiber wakes the sleeper beside it, in its own group or in the other one. Only what it does in its own counts at its worker; the group whose worker was woken counts it in any case.
+#[test]
+fn a_wake_is_counted_at_the_worker_that_wakes() {
+    for queue in [Queue::Shared, Queue::Stealing] {
+        let rt = Runtime::builder().workers(4).group_size(2).queue(queue).spin(Spin::Never).steal_ratio(0).build().unwrap();
+        let home = Builder::new().group(Group::foreground(0));
+        let handle = rt.handle();
+        let waker = move || {
+            let me: usize = std::thread::current().name().and_then(|name| name.strip_prefix("sinew-0.")).unwrap().parse().unwrap();
+            // One that has just got up to give pages back is not woken: once more, then.
+            let woken_in = |group: usize| {
+                poll_until("all others to sleep", || handle.metrics().workers.iter().filter(|worker| worker.sleeping).count() == 3);
+                let before = handle.metrics();
+                let fiber = Builder::new().group(Group::foreground(group)).spawn(|| ()).unwrap();
+                let after = handle.metrics();
+                fiber.join().unwrap();
+                let own = after.workers[me].wakes_by_sleeper - before.workers[me].wakes_by_sleeper;
+                (own, after.groups[group].wakes_by_sleeper - before.groups[group].wakes_by_sleeper)
+            };
+            poll_until("a sleeper of its own group", || woken_in(0) == (1, 1));
+            poll_until("a sleeper of the other group", || woken_in(1) == (0, 1));
+        };
+        rt.run(move || home.spawn(waker).unwrap().join().unwrap());
+    }
+}
+
+#[test]
+fn fibers_that_find_their_workers_queue_full_are_counted_there() {
+    let rt = Runtime::builder().workers(1).build().unwrap();
+    rt.run(|| join_all((0..1_000).map(|_| sinew::spawn(|| ())).collect()));
+    let metrics = rt.metrics();
+    assert!(metrics.overflowed > 0);
+    assert_eq!((metrics.workers[0].overflowed, metrics.groups[0].overflowed), (metrics.overflowed, metrics.overflowed));
 }
 
 #[test]

@@ -1063,7 +1063,7 @@ fn test_that_made<B>() -> &'static str {
 
 fn run_child(test: &str, case: &str, environment: &[(&str, &str)]) -> Ended {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture"]).env(CASE, case).env_remove("SINEW_STACK").env_remove("SINEW_WORKERS");
+    command.args(["--exact", test, "--nocapture"]).env(CASE, case).env_remove("SINEW_STACK_SIZE").env_remove("SINEW_WORKERS");
     command.envs(environment.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let (out, err) = (read_all(child.stdout.take().unwrap()), read_all(child.stderr.take().unwrap()));

@@ -241,7 +241,7 @@ fn the_environment_sets_workers_and_stacks_and_the_builder_wins() {
         assert_eq!(own.run(|| sinew::current().stack_size()), 1 << 20);
         return;
     }
-    let child = in_child(TEST, &[("SINEW_WORKERS", "3"), ("SINEW_STACK", "64K")]);
+    let child = in_child(TEST, &[("SINEW_WORKERS", "3"), ("SINEW_STACK_SIZE", "64K")]);
     assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
 }
 
@@ -261,10 +261,10 @@ fn a_bad_value_in_the_environment_is_refused_with_its_name_and_what_is_allowed()
         ("SINEW_WORKERS", "4097", "1 to 4096"),
         ("SINEW_WORKERS", "many", "1 to 4096"),
         ("SINEW_WORKERS", "", "1 to 4096"),
-        ("SINEW_STACK", "0", "64K"),
-        ("SINEW_STACK", "2G", "64K"),
-        ("SINEW_STACK", "-1", "64K"),
-        ("SINEW_STACK", "64KB", "64K"),
+        ("SINEW_STACK_SIZE", "0", "64K"),
+        ("SINEW_STACK_SIZE", "2G", "64K"),
+        ("SINEW_STACK_SIZE", "-1", "64K"),
+        ("SINEW_STACK_SIZE", "64KB", "64K"),
         ("SINEW_SCHEDTRACE", "0", "milliseconds"),
         ("SINEW_SCHEDTRACE", "often", "milliseconds"),
     ] {
@@ -289,7 +289,20 @@ fn schedtrace_writes_a_line_per_period() {
     assert!(child.status.success(), "{said}");
     let lines: Vec<&str> = said.lines().filter(|l| l.starts_with("sinew ") && l.contains("ms queue=")).collect();
     assert!(lines.len() >= 5, "{said}");
-    for part in ["ready=[", "settled=[", "spinning=[", "sleeping=[", "switches=+", "spinner=+", "sleeper=+", "p50=", "p99="] {
+    for part in [
+        "ready=[",
+        "settled=[",
+        "spinning=[",
+        "sleeping=[",
+        "switches=+",
+        "overflowed=+",
+        "spinner=+",
+        "sleeper=+",
+        "nobody=+",
+        "by=[",
+        "p50=",
+        "p99=",
+    ] {
         assert!(lines.iter().all(|line| line.contains(part)), "{part} is missing: {said}");
     }
     assert!(lines.iter().any(|line| !line.contains("switches=+0 ")), "nothing moved: {said}");

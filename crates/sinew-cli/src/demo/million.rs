@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     fibers: u32,
 
     /// Stack of each fiber, as in 65536, 64K or 1M [default: the library's, 256K]
-    #[arg(long, value_name = "BYTES", env = "SINEW_STACK", value_parser = crate::stack_bytes, allow_negative_numbers = true)]
+    #[arg(long, value_name = "BYTES", env = "SINEW_STACK_SIZE", value_parser = crate::stack_bytes, allow_negative_numbers = true)]
     stack: Option<usize>,
 
     /// Threads that run fibers [default: one per CPU, at least 2]

@@ -1,8 +1,9 @@
 //! Schedulers: every round has a runtime of another kind, and all storms over it.
 //!
-//! Twelve rounds have each queue kind with each policy, with fibers that stay, that may move, and that are moved at every chance. Groups, thefts, growth and how long idle workers poll come from
-//! the seed.
+//! Twelve rounds have each queue kind with each policy, with fibers that stay, that may move, and that are moved at every chance: each such combination comes again and again, and what it was
+//! is told at the end. Groups, thefts, growth and how long idle workers poll come from the seed.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -74,6 +75,16 @@ impl Plan {
         }
     }
 
+    /// What of it the rounds have in turn.
+    fn combination(&self) -> String {
+        let moves = match self.moves {
+            Moves::Never => "settled",
+            Moves::WhenItPays => "moving",
+            Moves::Always => "shaken",
+        };
+        format!("{:?} {:?} {moves}", self.queue, self.policy)
+    }
+
     fn described(&self) -> RuntimeBuilder {
         let builder = Runtime::builder().workers(self.workers).workers_min(self.workers_min).group_size(self.group_size);
         let builder = builder.background(self.background).queue(self.queue).policy(self.policy).spin(self.spin);
@@ -114,16 +125,40 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { queue, policy, moves, workers, workers_min, group_size, background, steal_ratio, spin } = self;
-        let moves = match moves {
-            Moves::Never => "settled",
-            Moves::WhenItPays => "moving",
-            Moves::Always => "shaken",
-        };
-        write!(
-            f,
-            "{queue:?} {policy:?} {moves} {workers_min}..{workers} by {group_size}, background {background}, steal {steal_ratio}, spin {spin:?}"
-        )
+        let Self { workers, workers_min, group_size, background, steal_ratio, spin, .. } = self;
+        let combination = self.combination();
+        write!(f, "{combination} {workers_min}..{workers} by {group_size}, background {background}, steal {steal_ratio}, spin {spin:?}")
+    }
+}
+
+/// What was done over schedulers of one combination.
+#[derive(Default)]
+struct Done {
+    rounds: u64,
+    fibers: u64,
+    wakes: u64,
+    took: Duration,
+}
+
+/// What was done over schedulers of each combination, by its name.
+#[derive(Default)]
+pub(super) struct Tally(BTreeMap<String, Done>);
+
+impl Tally {
+    /// A round over `plan` is over, which took so long.
+    pub(super) fn count(&mut self, plan: &Plan, fibers: u64, wakes: u64, took: Duration) {
+        let done = self.0.entry(plan.combination()).or_default();
+        done.rounds += 1;
+        done.fibers += fibers;
+        done.wakes += wakes;
+        done.took += took;
+    }
+
+    /// A line for each.
+    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
+        self.0.iter().map(|(name, Done { rounds, fibers, wakes, took })| {
+            format!("{name:<25}  rounds {rounds:>3}  fibers {fibers:>8}  wakes {wakes:>8}  {:.1} s", took.as_secs_f64())
+        })
     }
 }
 
@@ -176,4 +211,22 @@ fn launches(stage: &Stage<'_>, random: &mut Random) {
     let count = fibers.len() as u64;
     let sum: u64 = stage.join_all(fibers, random).into_iter().sum();
     check!(sum == count * (count - 1) / 2, "{count} launched fibers gave {sum}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of queue kind, policy and moves.
+    const COMBINATIONS: usize = 2 * 2 * 3;
+
+    #[test]
+    fn twelve_rounds_have_every_combination_once() {
+        let mut tally = Tally::default();
+        for round in 1..=COMBINATIONS as u64 {
+            tally.count(&Plan::of(round, 4, &mut Random::new(round)), 1, 1, Duration::ZERO);
+        }
+        assert_eq!(tally.lines().count(), COMBINATIONS);
+        assert!(tally.0.values().all(|done| done.rounds == 1));
+    }
 }

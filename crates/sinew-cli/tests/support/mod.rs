@@ -10,7 +10,7 @@ pub fn sinew(arguments: &[&str]) -> Output {
 /// A command that the environment of whoever runs the tests does not change.
 pub fn command(program: &str) -> Command {
     let mut command = Command::new(program);
-    command.env_remove("SINEW_WORKERS").env_remove("SINEW_STACK").env_remove("SINEW_IO");
+    command.env_remove("SINEW_WORKERS").env_remove("SINEW_STACK_SIZE").env_remove("SINEW_IO");
     command
 }
 

@@ -103,6 +103,11 @@ impl Wheel {
         wheel
     }
 
+    /// The moment from which on an entry with this deadline fires (I3).
+    pub(crate) fn fires_ns(deadline_ns: u64) -> u64 {
+        deadline_ns.div_ceil(1 << TICK_NS_LOG2).saturating_mul(1 << TICK_NS_LOG2)
+    }
+
     pub(crate) fn armed(&self) -> usize {
         self.armed
     }

@@ -22,6 +22,8 @@ const EVENTS: usize = 256;
 const BELL: u64 = 0;
 /// The instance of the group, which the lookout watches (`roam.rs`).
 const ROAM: u64 = 1;
+/// The alarm of a group's instance.
+const ALARM: u64 = 2;
 
 static INSTANCES: AtomicU64 = AtomicU64::new(0);
 
@@ -68,15 +70,55 @@ fn tell(instance: u64, event: libc::epoll_event, woken: &List<Control>) {
     });
 }
 
-/// Asks an instance that any thread may ask, and in which only descriptors are, for what has come by now.
-pub(super) fn look_once<const MOST: usize>(epoll: RawFd, instance: u64, woken: &List<Control>) {
+/// A moment that an instance tells of, once, as of something that has come.
+pub(super) struct Alarm(OwnedFd);
+
+impl Alarm {
+    /// Of the instance `epoll`, which has no other. Not set.
+    pub(super) fn new(epoll: RawFd) -> io::Result<Self> {
+        // SAFETY: no memory of ours is involved.
+        let timer = match unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) } {
+            -1 => return Err(io::Error::last_os_error()),
+            // SAFETY: a new descriptor, which nobody else owns.
+            fd => unsafe { OwnedFd::from_raw_fd(fd) },
+        };
+        // Told of at its edge, so that it need not be read.
+        let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: ALARM };
+        // SAFETY: the event outlives the call.
+        match unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, timer.as_raw_fd(), &mut event) } {
+            0 => Ok(Self(timer)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Sets it to `at_ns`, in place of whatever it was set to. A moment that has passed is told of at once.
+    pub(super) fn set(&self, at_ns: u64) {
+        // Zero would turn it off.
+        let alarm = libc::itimerspec { it_interval: clock::timespec(0), it_value: clock::timespec(at_ns.max(1)) };
+        // SAFETY: the time outlives the call.
+        if unsafe { libc::timerfd_settime(self.0.as_raw_fd(), libc::TFD_TIMER_ABSTIME, &alarm, std::ptr::null_mut()) } != 0 {
+            lost("timerfd_settime", &io::Error::last_os_error());
+        }
+    }
+}
+
+/// Asks an instance that any thread may ask, and in which only descriptors and an alarm are, for what has come by now; whether the alarm has gone off.
+pub(super) fn look_once<const MOST: usize>(epoll: RawFd, instance: u64, woken: &List<Control>) -> bool {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
     // SAFETY: there is room for so many.
     let found = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), MOST as libc::c_int, 0) };
-    match usize::try_from(found) {
-        Ok(found) => events[..found].iter().for_each(|&event| tell(instance, event, woken)),
-        Err(_) => check(&io::Error::last_os_error()),
+    let Ok(found) = usize::try_from(found) else {
+        check(&io::Error::last_os_error());
+        return false;
+    };
+    let mut rang = false;
+    for &event in &events[..found] {
+        match event.u64 {
+            ALARM => rang = true,
+            _ => tell(instance, event, woken),
+        }
     }
+    rang
 }
 
 /// An interrupted wait found nothing; any other error is the end.

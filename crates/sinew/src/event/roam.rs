@@ -1,16 +1,21 @@
 //! Where fibers that may move wait for I/O: one epoll instance for all workers of a group.
 //!
 //! A fiber that stays waits at its own worker's source, and for that worker. One that may move is not to stand behind a fiber that computes: whichever worker looks here gets it. (A ring cannot be
-//! shared so: it answers the thread that asked.) One that waits with a deadline waits here too, but is bound by its timer: it goes on at its own worker.
+//! shared so: it answers the thread that asked.) Its deadlines are kept here too, under a lock, and the earliest of them is an alarm in the instance: to those who look it is one more thing that
+//! has come. (In the timers of the worker where it waits, which that worker alone may touch, they would bind it to that one, and come late themselves if it is held.)
 //!
 //! # Who looks
 //! Every worker that runs fibers or polls, from time to time. Of those that sleep one, the *lookout*: it sleeps in its own source, which watches this instance too. When it has got up to run something,
 //! one of the others is to *watch*: it sleeps for a millisecond at a time, and when nobody but it has looked meanwhile, it is the lookout. So a worker that is held by one fiber delays I/O by a
 //! millisecond or two, and a group that has much to do pays for a wake in a millisecond.
 //!
+//! Where a group has not all of its workers yet, and all that it has run something, one more is started to look (`Group::hire_lookout`): nobody could say later that they are held.
+//!
 //! # Invariants
 //! I1. While fibers wait here and a worker sleeps, there is a lookout, or a worker that watches, or one that is up and on its way to become that: who has been any of these and runs fibers instead, or
 //!     waits as the first, calls another (`must_call`); who lies down without a post looks once more (`is_deserted`). Their fences meet (`Idle::enter_sleep`).
+//! I2. An armed deadline is that of a fiber that waits here, and which disarms it, under the lock, before it goes on: so a deadline ends no other wait than its own (`state.rs`, I3).
+//! I3. The alarm is set to the earliest deadline, or to an earlier moment: then it is in vain, and set anew.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -19,16 +24,20 @@ use std::sync::OnceLock;
 use super::epoll;
 use crate::base::atomic::{AtomicU64, AtomicUsize, Relaxed, SeqCst, fence};
 use crate::base::list::List;
+use crate::base::wheel::{Entry, Wheel};
 use crate::fiber::Control;
+use crate::fiber::state::Cause;
+use crate::os::clock;
+use crate::os::lock::Lock;
 
 /// Events fetched by one call. Arbitrary; what is left is fetched by the next.
 const EVENTS: usize = 64;
 
 /// The instance of one group, and who looks after it.
 pub(crate) struct Roam {
-    /// Opened at the first wait: the descriptor, and which instance it is.
-    epoll: OnceLock<(OwnedFd, u64)>,
-    /// Fibers that wait here.
+    /// Opened at the first wait.
+    instance: OnceLock<Instance>,
+    /// Fibers that wait here, and that nobody has claimed for what has come or for their deadline.
     waits: AtomicUsize,
     /// How often somebody has looked.
     looks: AtomicU64,
@@ -37,10 +46,62 @@ pub(crate) struct Roam {
     watchers: AtomicUsize,
 }
 
+struct Instance {
+    epoll: OwnedFd,
+    /// Which one it is.
+    number: u64,
+    deadlines: Lock<Deadlines>,
+}
+
+impl Instance {
+    fn open() -> io::Result<Self> {
+        let (epoll, number) = epoll::create()?;
+        let alarm = epoll::Alarm::new(epoll.as_raw_fd())?;
+        let deadlines = Deadlines { wheel: Wheel::boxed(clock::now_ns()), alarm, alarm_ns: u64::MAX };
+        Ok(Self { epoll, number, deadlines: Lock::new(deadlines) })
+    }
+}
+
+/// The deadlines of fibers that wait here.
+struct Deadlines {
+    wheel: Box<Wheel>,
+    alarm: epoll::Alarm,
+    /// What the alarm is set to; `u64::MAX` if it is not.
+    alarm_ns: u64,
+}
+
+// SAFETY: entries are touched under the lock alone (I2).
+unsafe impl Send for Deadlines {}
+
+impl Deadlines {
+    /// Makes sure that the alarm goes off for a deadline (I3).
+    fn watch(&mut self, deadline_ns: u64) {
+        if deadline_ns < self.alarm_ns {
+            self.alarm_ns = deadline_ns;
+            self.alarm.set(Wheel::fires_ns(deadline_ns));
+        }
+    }
+
+    /// The alarm has gone off: appends the fibers whose deadline ended their wait to `woken`.
+    fn expire(&mut self, woken: &List<Control>) {
+        self.wheel.advance(clock::now_ns(), |entry| {
+            let control = entry.owner().cast::<Control>();
+            // SAFETY: I2 - the fiber has not gone on, so its block is alive. F1 - once claimed it is ours, and in no list.
+            unsafe {
+                if let Some(claimed) = (*control).claim(Cause::TimedOut) {
+                    woken.push(claimed.control.cast_mut());
+                }
+            }
+        });
+        self.alarm_ns = u64::MAX;
+        self.watch(self.wheel.next_deadline_ns());
+    }
+}
+
 impl Roam {
     pub(crate) fn new() -> Self {
         let zero = || AtomicUsize::new(0);
-        Self { epoll: OnceLock::new(), waits: zero(), looks: AtomicU64::new(0), lookout: zero(), watchers: zero() }
+        Self { instance: OnceLock::new(), waits: zero(), looks: AtomicU64::new(0), lookout: zero(), watchers: zero() }
     }
 
     /// The instance, and its number.
@@ -48,14 +109,38 @@ impl Roam {
     /// # Errors
     /// If it could not be opened.
     pub(crate) fn instance(&self) -> io::Result<(RawFd, u64)> {
-        let (fd, number) = match self.epoll.get() {
+        let instance = match self.instance.get() {
             Some(open) => open,
             None => {
-                let new = epoll::create()?;
-                self.epoll.get_or_init(|| new)
+                let new = Instance::open()?;
+                self.instance.get_or_init(|| new)
             }
         };
-        Ok((fd.as_raw_fd(), *number))
+        Ok((instance.epoll.as_raw_fd(), instance.number))
+    }
+
+    /// Ends, at `deadline_ns`, the wait of the fiber that `entry` was made for.
+    ///
+    /// # Safety
+    /// The fiber has begun a wait here. `entry` is not armed, and stays in place until the fiber [disarms](Self::disarm) it, which it does before it goes on.
+    pub(crate) unsafe fn arm(&self, entry: &Entry, deadline_ns: u64) {
+        let mut deadlines = self.deadlines().lock();
+        // SAFETY: the caller's promise.
+        unsafe { deadlines.wheel.arm(entry, deadline_ns) };
+        deadlines.watch(deadline_ns);
+    }
+
+    /// Takes a deadline out, if it has not ended the wait.
+    ///
+    /// # Safety
+    /// `entry` was armed here.
+    pub(crate) unsafe fn disarm(&self, entry: &Entry) {
+        // SAFETY: the caller's promise.
+        unsafe { self.deadlines().lock().wheel.disarm(entry) };
+    }
+
+    fn deadlines(&self) -> &Lock<Deadlines> {
+        &self.instance.get().expect("a fiber waits at it").deadlines
     }
 
     /// Whether fibers wait here. A relaxed look.
@@ -64,21 +149,25 @@ impl Roam {
         self.waits.load(Relaxed) != 0
     }
 
-    /// A fiber waits here from now on; whether it is the first, and [somebody must be called](Self::must_call) if nobody looks.
+    /// A fiber waits here from now on, before a look can find it; whether it is the first, and [somebody must be called](Self::must_call) if nobody looks.
     #[must_use]
     pub(crate) fn begin_wait(&self) -> bool {
         self.waits.fetch_add(1, Relaxed) == 0
     }
 
-    /// It does no longer.
+    /// One does no longer. By who claims it for what has come or for its deadline, and by the fiber itself if a cancel has ended its wait.
     pub(crate) fn end_wait(&self) {
         self.waits.fetch_sub(1, Relaxed);
     }
 
-    /// Appends the fibers that something has come for to `woken`; gives how often somebody has looked by now.
+    /// Appends the fibers that something has come for, or whose deadline has, to `woken`; gives how often somebody has looked by now.
     pub(crate) fn look(&self, woken: &List<Control>) -> u64 {
-        let Some((fd, number)) = self.epoll.get() else { return self.looks() };
-        epoll::look_once::<EVENTS>(fd.as_raw_fd(), *number, woken);
+        let Some(Instance { epoll, number, deadlines }) = self.instance.get() else { return self.looks() };
+        let before = woken.len();
+        if epoll::look_once::<EVENTS>(epoll.as_raw_fd(), *number, woken) {
+            deadlines.lock().expire(woken);
+        }
+        self.waits.fetch_sub(woken.len() - before, Relaxed);
         self.looks.fetch_add(1, Relaxed) + 1
     }
 

@@ -25,8 +25,8 @@
 //!     lock under which they claim. `unpark`, `wake_task` and `cancel` need no such care: they look at PARK, POLL and CUT. So a waker that was kept for too long ends
 //!     at most another wait for a future, which polls that once in vain, and no other wait.
 //! I4. A cancel is never lost: it ends a wait that is open to it, or the next such wait finds CANCELLED and does not begin.
-//! I5. Of `call` and `leave` each is done once in a wait of a fiber that may move; the second of them, whichever that is, has the fiber. (But a deadline is met by the worker that it has
-//!     left, and is bound to: that has done `leave`, and needs no `call`.)
+//! I5. Of `call` and `leave` each is done once in a wait of a fiber that may move; the second of them, whichever that is, has the fiber. (But a deadline in a worker's
+//!     timers is met by the worker that the fiber has left, and is bound to: that has done `leave`, and needs no `call`.)
 //!
 //! # Memory order
 //! - `claim`/`unpark`/`wake_task`/`cancel` (Release) to `end_wait`/`begin` (Acquire): what the waker did, the woken one sees.

@@ -29,6 +29,8 @@ pub(crate) struct Topology {
     pub(crate) cpus: Vec<Cpu>,
     /// What the process may use of the machine.
     pub(crate) affinity: Vec<usize>,
+    /// All of the machine that are online: threads that are no workers run there.
+    online: Vec<Cpu>,
     /// Where the machine describes its CPUs. Which of them share a core is read when it is asked for: two files of each.
     directory: PathBuf,
 }
@@ -59,7 +61,8 @@ impl Topology {
         let nodes = read_nodes(&system.join("node"))?;
         let first_node = nodes.values().min().copied().unwrap_or(0);
         let cpu = |id| Cpu { id, node: nodes.get(&id).copied().unwrap_or(first_node) };
-        Ok(Self { cpus: online.into_iter().map(cpu).collect(), affinity, directory: system.join("cpu") })
+        let online: Vec<Cpu> = online.into_iter().map(cpu).collect();
+        Ok(Self { cpus: online.clone(), affinity, online, directory: system.join("cpu") })
     }
 
     /// Those that workers may use: what the process may use, of that the `allowed`, without the `forbidden`.
@@ -85,7 +88,7 @@ impl Topology {
             }
         }
         let cpus = self.cpus.iter().filter(|cpu| ids.contains(&cpu.id)).copied().collect();
-        Ok(Self { cpus, affinity: self.affinity.clone(), directory: self.directory.clone() })
+        Ok(Self { cpus, ..self.clone() })
     }
 
     /// The nodes that have CPUs here, in order.
@@ -94,6 +97,12 @@ impl Topology {
         nodes.sort_unstable();
         nodes.dedup();
         nodes
+    }
+
+    /// The node of a CPU of the machine, whether or not workers may use it.
+    pub(crate) fn node_of(&self, id: usize) -> Option<usize> {
+        let at = self.online.binary_search_by_key(&id, |cpu| cpu.id).ok()?;
+        Some(self.online[at].node)
     }
 
     /// Binds the workers of each group, whose node (`None`: it keeps to none) and size are given: a binding for each worker of each group.
@@ -203,13 +212,13 @@ fn if_there<V>(result: io::Result<V>, path: &Path) -> io::Result<Option<V>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::os::thread;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     /// A machine's `/sys` in a directory that goes with it: it must outlive what reads cores.
-    struct Machine(PathBuf);
+    pub(crate) struct Machine(PathBuf);
 
     impl Machine {
         fn new() -> Self {
@@ -241,7 +250,7 @@ mod tests {
             self.with(&format!("node/node{node}/cpulist"), &format!("{list}\n"))
         }
 
-        fn read(&self, affinity: &str) -> io::Result<Topology> {
+        pub(crate) fn read(&self, affinity: &str) -> io::Result<Topology> {
             Topology::read(&self.0, parse_kernel(affinity).expect("a list"))
         }
     }
@@ -253,7 +262,7 @@ mod tests {
     }
 
     /// Two nodes of four cores of two threads each: siblings are 8 apart, node 1 has the odd CPUs, and each package counts its cores from 0.
-    fn two_nodes() -> Machine {
+    pub(crate) fn two_nodes() -> Machine {
         let machine = Machine::new().online("0-15").with("node/possible", "0-1\n").with("node/has_cpu", "0-1\n");
         let machine = machine.node(0, "0,2,4,6,8,10,12,14").node(1, "1,3,5,7,9,11,13,15");
         machine.cores((0..16).map(|id| (id, id as i64 % 2, id as i64 % 8 / 2)))

@@ -37,8 +37,8 @@ const DURATION_MAX_MS: u64 = 86_400_000;
 
 /// A description of a runtime.
 ///
-/// Whatever it does not say, an environment variable may: `SINEW_WORKERS`, `SINEW_WORKERS_MIN`, `SINEW_PROFILE`, `SINEW_GROUP_SIZE`, `SINEW_BACKGROUND`, `SINEW_QUEUE`, `SINEW_POLICY`,
-/// `SINEW_SPIN`, `SINEW_STEAL_RATIO`, `SINEW_STEAL_RATIO_ACROSS_NODES`, `SINEW_CPUS`, `SINEW_CPUS_FORBIDDEN`, `SINEW_ONE_CPU_PER_WORKER`, `SINEW_STACK`, `SINEW_BLOCKING`, `SINEW_BLOCKING_IDLE`, `SINEW_DEADLOCK_WATCH`, `SINEW_IO`; `SINEW_SHAKE`, `SINEW_SCHEDTRACE` and `SINEW_AUDIT` look for faults. A
+/// Whatever it does not say, an environment variable of the same name may: `SINEW_WORKERS`, `SINEW_WORKERS_MIN`, `SINEW_PROFILE`, `SINEW_GROUP_SIZE`, `SINEW_BACKGROUND`, `SINEW_QUEUE`, `SINEW_POLICY`,
+/// `SINEW_SPIN`, `SINEW_STEAL_RATIO`, `SINEW_STEAL_RATIO_ACROSS_NODES`, `SINEW_CPUS`, `SINEW_CPUS_FORBIDDEN`, `SINEW_ONE_CPU_PER_WORKER`, `SINEW_STACK_SIZE`, `SINEW_BLOCKING_THREADS`, `SINEW_BLOCKING_IDLE`, `SINEW_DEADLOCK_WATCH`, `SINEW_IO`; `SINEW_SHAKE`, `SINEW_SCHEDTRACE` and `SINEW_AUDIT` look for faults. A
 /// value that cannot be used is an error of [`build`](Self::build), which names the variable, the value, and what is allowed.
 #[derive(Debug, Default, Clone)]
 #[must_use = "a builder does nothing until it builds"]
@@ -83,7 +83,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// With how many of them each group begins; it starts one more when a fiber becomes ready and nobody is idle, until it has all. The default is all. More than the
+    /// With how many of them each group begins; it starts one more when a fiber becomes ready and nobody is idle, or, where fibers that may move wait for
+    /// I/O, when nobody is idle who would see that it has come, until it has all. The default is all. More than the
     /// [`workers`](Self::workers) or the [`group_size`](Self::group_size) that are asked for is an error; where the machine or a profile makes a group smaller, it begins with all.
     pub fn workers_min(mut self, workers: usize) -> Self {
         self.workers_min = Some(workers);
@@ -172,7 +173,7 @@ impl RuntimeBuilder {
 
     /// Lets every fiber of this runtime go on, after a wait or a yield, on whichever worker is free: full M:N scheduling, as flare's and bthread's.
     ///
-    /// A fiber that waits with a deadline, also one of its I/O, or for a file, unwinds, holds a [`pin`](crate::pin()) guard or is in a hook goes on where it was. One that is
+    /// A fiber that waits with a deadline, other than for a descriptor, or for a file, unwinds, holds a [`pin`](crate::pin()) guard or is in a hook goes on where it was. One that is
     /// [`pinned`](crate::Builder::pinned) stays in its group. `SINEW_SHAKE=1` moves each such fiber at every chance, so that a broken promise shows at once.
     ///
     /// # Safety
@@ -242,13 +243,7 @@ impl RuntimeBuilder {
         let pool = self.blocking_pool()?;
         let trace = metrics::trace_period()?;
         let io = self.io_asked()?;
-        let deadlock_watch = duration(self.deadlock_watch, "SINEW_DEADLOCK_WATCH", 1)?;
-        if deadlock_watch == Some(Duration::ZERO) {
-            return Err(invalid(
-                "RuntimeBuilder::deadlock_watch(0) is refused: it must be the time after which a standstill is reported, as in 10 seconds"
-                    .into(),
-            ));
-        }
+        let deadlock_watch = duration(self.deadlock_watch, "deadlock_watch", "SINEW_DEADLOCK_WATCH", 1)?;
         if flag(None, "SINEW_AUDIT")? {
             audit::turn_on();
         }
@@ -414,8 +409,8 @@ impl RuntimeBuilder {
     }
 
     fn blocking_pool(&self) -> io::Result<Pool> {
-        let threads = number(self.blocking_threads, "blocking_threads", "SINEW_BLOCKING", 1..=blocking::THREADS_MAX)?;
-        let idle = duration(self.blocking_idle, "SINEW_BLOCKING_IDLE", 0)?;
+        let threads = number(self.blocking_threads, "blocking_threads", "SINEW_BLOCKING_THREADS", 1..=blocking::THREADS_MAX)?;
+        let idle = duration(self.blocking_idle, "blocking_idle", "SINEW_BLOCKING_IDLE", 0)?;
         let idle_ns = idle.map_or(blocking::IDLE_NS, |idle| u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX));
         Ok(Pool::new(threads.unwrap_or(blocking::THREADS_DEFAULT), idle_ns))
     }
@@ -431,9 +426,10 @@ impl RuntimeBuilder {
     fn stack_class(&self) -> io::Result<Class> {
         let allowed = "bytes from 1 to 1G, as in 65536, 64K or 1M";
         match self.stack_bytes {
-            Some(bytes) => Class::for_bytes(bytes),
+            Some(bytes) => Class::for_bytes(bytes)
+                .map_err(|_| invalid(format!("RuntimeBuilder::stack_size({bytes}) is refused: it must be {allowed}"))),
             None => {
-                let class = environment("SINEW_STACK", allowed, |text| Class::for_bytes(parse_bytes(text)?).ok())?;
+                let class = environment("SINEW_STACK_SIZE", allowed, |text| Class::for_bytes(parse_bytes(text)?).ok())?;
                 class.map_or_else(|| Class::for_bytes(stack::DEFAULT_BYTES), Ok)
             }
         }
@@ -474,15 +470,18 @@ fn shown(said: Option<usize>, option: &str, variable: &str, n: usize) -> String 
     said.map_or_else(|| format!("{variable}=\"{n}\""), |_| format!("RuntimeBuilder::{option}({n})"))
 }
 
-/// A time that the builder says, or else the environment in milliseconds.
-fn duration(said: Option<Duration>, variable: &str, least_ms: u64) -> io::Result<Option<Duration>> {
-    if said.is_some() {
-        return Ok(said);
-    }
+/// A time that the builder says, or else the environment in milliseconds. The builder may say any but zero, if at least `least_ms` are wanted.
+fn duration(said: Option<Duration>, option: &str, variable: &str, least_ms: u64) -> io::Result<Option<Duration>> {
     let allowed = least_ms..=DURATION_MAX_MS;
     let text = format!("a whole number of milliseconds from {least_ms} to {DURATION_MAX_MS}");
-    let asked = environment(variable, &text, |value| value.parse().ok().filter(|ms| allowed.contains(ms)))?;
-    Ok(asked.map(Duration::from_millis))
+    match said {
+        Some(Duration::ZERO) if least_ms != 0 => Err(invalid(format!("RuntimeBuilder::{option}(0) is refused: it must be {text}"))),
+        Some(_) => Ok(said),
+        None => {
+            let asked = environment(variable, &text, |value| value.parse().ok().filter(|ms| allowed.contains(ms)))?;
+            Ok(asked.map(Duration::from_millis))
+        }
+    }
 }
 
 /// A choice that the builder makes, or else the environment by one of these names.
@@ -525,6 +524,63 @@ fn parse_bytes(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::topology::tests::two_nodes;
+
+    /// Groups of a machine. No worker of them is ever started.
+    fn grouped(settings: Vec<Settings>, machine: Topology) -> Arc<Groups> {
+        let binding = Binding { cpus: Vec::new(), machine };
+        Groups::new(settings, Io::Auto, Pool::new(1, 0), start_worker, Hooks::default(), binding).expect("memory")
+    }
+
+    fn planned(builder: RuntimeBuilder, machine: Topology) -> Arc<Groups> {
+        grouped(builder.groups(&machine).expect("groups"), machine)
+    }
+
+    /// The groups that `count` threads on `cpu` choose, one after the other.
+    fn chosen(groups: &Groups, cpu: Option<usize>, count: usize) -> Vec<usize> {
+        (0..count).map(|_| groups.nearest_to(cpu).index).collect()
+    }
+
+    #[test]
+    fn a_thread_finds_the_groups_of_its_node_by_turns() {
+        let machine = two_nodes();
+        let builder = RuntimeBuilder::default().workers(12).group_size(2).background(1);
+        let groups = planned(builder, machine.read("0-15").expect("a machine"));
+        let nodes: Vec<_> = groups.all.iter().map(|group| group.settings.node).collect();
+        assert_eq!(nodes, [Some(0), Some(1), Some(0), Some(1), Some(0), Some(1), None]);
+        assert_eq!(chosen(&groups, Some(6), 7), [0, 2, 4, 0, 2, 4, 0], "CPU 6 is of node 0");
+        assert_eq!(chosen(&groups, Some(15), 7), [1, 3, 5, 1, 3, 5, 1], "CPU 15 is of node 1");
+        // Two that ask by turns do not spoil it for each other.
+        let both: Vec<_> = (0..3).map(|_| [0, 1].map(|cpu| groups.nearest_to(Some(cpu)).index)).collect();
+        assert_eq!(both, [[2, 3], [4, 5], [0, 1]]);
+        // Nobody knows where it runs: all foreground groups, by turns.
+        let mut anywhere = chosen(&groups, None, 6);
+        anywhere.sort_unstable();
+        assert_eq!(anywhere, [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_thread_finds_its_node_on_a_cpu_that_workers_must_not_use() {
+        let machine = two_nodes();
+        let forbidden = CpuList::parse("0-1").expect("a list");
+        let usable = machine.read("0-15").and_then(|all| all.usable(None, Some(&forbidden))).expect("CPUs");
+        let groups = planned(RuntimeBuilder::default().workers(8).group_size(2), usable);
+        assert_eq!(chosen(&groups, Some(0), 3), [0, 2, 0]);
+        assert_eq!(chosen(&groups, Some(1), 3), [1, 3, 1]);
+    }
+
+    #[test]
+    fn a_thread_at_a_node_without_groups_finds_all_by_turns() {
+        let machine = two_nodes().read("0-15").expect("a machine");
+        let mut settings = RuntimeBuilder::default().workers(6).group_size(2).groups(&machine).expect("groups");
+        settings.iter_mut().for_each(|group| group.node = Some(0));
+        let groups = grouped(settings, machine);
+        assert_eq!(chosen(&groups, Some(0), 3), [0, 1, 2]);
+        for elsewhere in [Some(1), Some(99), None] {
+            assert_eq!(chosen(&groups, elsewhere, 4), [0, 1, 2, 0], "{elsewhere:?}");
+            assert_eq!(chosen(&groups, elsewhere, 2), [1, 2], "{elsewhere:?}");
+        }
+    }
 
     #[test]
     fn a_group_steals_from_its_own_sort_and_across_nodes_only_if_asked() {

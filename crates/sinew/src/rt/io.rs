@@ -22,9 +22,9 @@ use io_uring::squeue::Entry;
 use io_uring::types::Fd;
 
 use super::context::fiber;
-use super::wait::{CancelPoint, Me, enter_cancel_point, sleep};
+use super::wait::{CancelPoint, Cut, Me, enter_cancel_point, sleep};
 pub(crate) use crate::event::readiness::Direction;
-use crate::event::readiness::{Readiness, Seen, Watch, register};
+use crate::event::readiness::{Readiness, Seen, Waiting, Watch, register};
 use crate::event::source::Source;
 use crate::event::uring::Completion;
 use crate::fiber::Control;
@@ -33,7 +33,7 @@ use crate::fiber::waiters::Waiter;
 use crate::fiber::why::{At, Why};
 use crate::os::clock;
 use crate::sched::group::Group;
-use crate::sched::worker::{Worker, make_ready, passed};
+use crate::sched::worker::{Worker, here, make_ready, passed};
 
 /// One operation on a descriptor that holds an `S`.
 pub(crate) trait Call<S> {
@@ -497,6 +497,7 @@ fn wait_at_epoll<S: AsFd, C: Call<S>>(
             if !was_woken {
                 count_gift();
             } else if let Some(next) = readiness.claim_next(instance, direction) {
+                poller.group.into_iter().for_each(|group| group.roam.end_wait());
                 make_ready(next);
             }
             return done;
@@ -523,7 +524,7 @@ fn wait_for_edge(fiber: &Caller<'_>, waits: &Waits<'_>, deadline_ns: u64) -> io:
     let Caller { point, worker, control } = fiber;
     let Waits { readiness, poller: &Poller { instance, group, .. }, direction, seen, why } = *waits;
     let waiter = Waiter::new(control, ());
-    {
+    let is_first = {
         let mut waiting = readiness.lock();
         if !readiness.is_still(direction, seen) {
             return Ok(Cause::Woken);
@@ -532,20 +533,36 @@ fn wait_for_edge(fiber: &Caller<'_>, waits: &Waits<'_>, deadline_ns: u64) -> io:
             drop(waiting);
             return Err(point.fail().into());
         }
+        let is_first = group.is_some_and(|group| group.roam.begin_wait());
         // SAFETY: it is new, and stays in this frame until its wait is over.
         unsafe { readiness.push(&mut waiting, instance, direction, &waiter) };
-    }
+        is_first
+    };
     match group {
         None => worker.begin_source_wait(control),
-        Some(group) if group.roam.begin_wait() => group.call_lookout(),
+        Some(group) if is_first => {
+            group.call_lookout();
+            if here().is_none_or(|worker| !std::ptr::eq(worker.group(), group)) {
+                // It is in another group by now. That one's workers see to it as they go on; this one's may all be held.
+                group.hire_lookout();
+            }
+        }
         Some(_) => {}
     }
-    // SAFETY: the wait was begun above, with a waiter under the lock; an edge, a cancel or the deadline ends it.
-    let ended = unsafe { point.wait_at(readiness.waiting(), deadline_ns, |waiting| waiting.remove(instance, direction, &waiter)) };
+    // SAFETY: the waiter was queued there.
+    let withdraw = |waiting: &mut Waiting| unsafe { waiting.remove(instance, direction, &waiter) };
+    // SAFETY: the wait was begun above, with a waiter under the lock; an edge, a cancel or the deadline ends it. All groups are there while the fiber is, wherever it goes on.
+    let ended = unsafe {
+        match group {
+            None => point.wait_at(readiness.waiting(), deadline_ns, withdraw),
+            Some(group) => point.wait_at_roam(&group.roam, readiness.waiting(), deadline_ns, withdraw),
+        }
+    };
     match group {
         None => worker.end_source_wait(control),
-        // All groups are there while it is, wherever it goes on.
-        Some(group) => group.roam.end_wait(),
+        Some(group) if ended == Err(Cut::Cancelled) => group.roam.end_wait(),
+        // Who claimed it has counted it out.
+        Some(_) => {}
     }
     Ok(ended?)
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::base::atomic::Relaxed;
+use crate::base::atomic::{AtomicU64, Relaxed};
 use crate::base::histogram::{Counts, Histogram};
 use crate::fiber::stack;
 use crate::os::{clock, fork};
@@ -85,11 +85,11 @@ pub struct GroupMetrics {
     pub starved: usize,
     /// Fibers that were moved to its queue because their worker's own was full.
     pub overflowed: u64,
-    /// Wakes that a spinning worker served: no system call.
+    /// Wakes that a spinning worker of it served, whoever woke: no system call.
     pub wakes_by_spinner: u64,
-    /// Wakes that a sleeping worker was woken for.
+    /// Wakes that a sleeping worker of it was woken for.
     pub wakes_by_sleeper: u64,
-    /// Fibers that became ready while no worker was idle.
+    /// Fibers that became ready while no worker of it was idle.
     pub wakes_by_nobody: u64,
     /// Its workers that poll, as bits.
     pub spinning: u64,
@@ -131,6 +131,15 @@ pub struct WorkerMetrics {
     pub switches: u64,
     /// Times it slept.
     pub sleeps: u64,
+    /// Fibers that it moved to its group's queue because its own was full.
+    pub overflowed: u64,
+    /// Wakes by this worker, for what its fibers spawned or made ready, that a spinning worker of its group served. Those by threads that are no workers, or workers of other groups, are with the
+    /// [group](GroupMetrics::wakes_by_spinner) alone.
+    pub wakes_by_spinner: u64,
+    /// Wakes by this worker that a sleeping one was woken for.
+    pub wakes_by_sleeper: u64,
+    /// Wakes by this worker for which nobody was idle.
+    pub wakes_by_nobody: u64,
     /// Searches for something to steal from other workers of its group.
     pub thefts: u64,
     /// How often there was something.
@@ -215,7 +224,7 @@ impl Metrics {
 
 impl GroupMetrics {
     fn of(group: &Group) -> Self {
-        let nobody: u64 = group.seats().iter().map(|seat| seat.counters.unserved.load(Relaxed)).sum();
+        let sum = |own: fn(&Counters) -> &AtomicU64| group.seats().iter().map(|seat| own(&seat.counters).load(Relaxed)).sum::<u64>();
         let theft = |&(from, _): &(usize, u32)| {
             let (tried, won) = &group.thefts[from];
             Theft { from, tried: tried.load(Relaxed), won: won.load(Relaxed) }
@@ -227,10 +236,10 @@ impl GroupMetrics {
             workers_max: group.settings.workers,
             queued: group.queued(),
             starved: group.starved(),
-            overflowed: group.overflowed.load(Relaxed),
-            wakes_by_spinner: group.spinner_wakes.load(Relaxed),
-            wakes_by_sleeper: group.sleeper_wakes.load(Relaxed),
-            wakes_by_nobody: group.unserved.load(Relaxed) + nobody,
+            overflowed: sum(|own| &own.overflowed),
+            wakes_by_spinner: group.spinner_wakes.load(Relaxed) + sum(|own| &own.spinner_wakes),
+            wakes_by_sleeper: group.sleeper_wakes.load(Relaxed) + sum(|own| &own.sleeper_wakes),
+            wakes_by_nobody: group.unserved.load(Relaxed) + sum(|own| &own.unserved),
             spinning: group.idle.spinning().bits(),
             sleeping: group.idle.sleeping().bits(),
             thefts: group.settings.victims.iter().map(theft).collect(),
@@ -251,6 +260,10 @@ impl WorkerMetrics {
             moving: seat.moving.len() + usize::from(!seat.next.load(Relaxed).is_null()),
             switches: seat.counters.switches.load(Relaxed),
             sleeps: seat.counters.sleeps.load(Relaxed),
+            overflowed: seat.counters.overflowed.load(Relaxed),
+            wakes_by_spinner: seat.counters.spinner_wakes.load(Relaxed),
+            wakes_by_sleeper: seat.counters.sleeper_wakes.load(Relaxed),
+            wakes_by_nobody: seat.counters.unserved.load(Relaxed),
             thefts: seat.counters.thefts.load(Relaxed),
             steals: seat.counters.steals.load(Relaxed),
             spun: Duration::from_nanos(seat.counters.spun_ns.load(Relaxed)),
@@ -310,7 +323,7 @@ impl fmt::Display for TraceLine<'_> {
         write!(
             f,
             "queue={} children={:?} ready={:?} settled={:?} spinning={:?} sleeping={:?} spawned=+{} ended=+{} switches=+{} \
-             wakes: spinner=+{} sleeper=+{} ready-to-running: p50={} p99={}",
+             overflowed=+{} wakes: spinner=+{} sleeper=+{} nobody=+{} by={:?} ready-to-running: p50={} p99={}",
             now.queued,
             each(|w| w.children),
             each(|w| w.ready),
@@ -320,12 +333,27 @@ impl fmt::Display for TraceLine<'_> {
             now.spawned - earlier.spawned,
             now.ended - earlier.ended,
             switches(now) - switches(earlier),
+            now.overflowed - earlier.overflowed,
             now.wakes_by_spinner - earlier.wakes_by_spinner,
             now.wakes_by_sleeper - earlier.wakes_by_sleeper,
+            now.wakes_by_nobody - earlier.wakes_by_nobody,
+            wakes_by_worker(now, earlier),
             micros(per_mille(waits, 500)),
             micros(per_mille(waits, 990)),
         )
     }
+}
+
+/// How often each worker woke, or tried to, since `earlier`. They are listed group by group, so one that has come since moves those of later groups.
+fn wakes_by_worker(now: &Metrics, earlier: &Metrics) -> Vec<u64> {
+    let wakes = |worker: &WorkerMetrics| worker.wakes_by_spinner + worker.wakes_by_sleeper + worker.wakes_by_nobody;
+    let of_group =
+        |metrics: &Metrics, group| metrics.workers.iter().filter(move |worker| worker.group == group).map(wakes).collect::<Vec<_>>();
+    let since = |group| {
+        let before = of_group(earlier, group).into_iter().chain(std::iter::repeat(0));
+        of_group(now, group).into_iter().zip(before).map(|(now, before)| now - before).collect::<Vec<_>>()
+    };
+    (0..now.groups.len()).flat_map(since).collect()
 }
 
 /// The period that `SINEW_SCHEDTRACE` asks for.

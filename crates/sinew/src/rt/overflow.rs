@@ -16,7 +16,7 @@ pub(crate) fn describe(address: usize, line: &mut Line) -> bool {
     // The fix before the name, which may be long; the name without what would speak to a terminal.
     let _ = write!(
         line,
-        "sinew: fiber {} overflowed its stack of {kib} KiB; give it more with Builder::stack_size, or all fibers with SINEW_STACK={}K; \
+        "sinew: fiber {} overflowed its stack of {kib} KiB; give it more with Builder::stack_size, or all fibers with SINEW_STACK_SIZE={}K; \
          it was spawned at {}",
         control.id(),
         (kib * 2).min(stack::MAX_BYTES / 1024),

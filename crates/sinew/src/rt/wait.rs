@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use super::context::{fiber, refuse_in_region, region};
 use super::fiber::{Fiber, of_this_thread, with_block};
 use crate::base::list::List;
+use crate::base::wheel::Entry;
+use crate::event::roam::Roam;
 use crate::fiber::frame::{Bounds, Limit};
 use crate::fiber::state::{Begin, Cause, Ends};
 use crate::fiber::why::Why;
@@ -302,6 +304,42 @@ impl CancelPoint<'_> {
             _ => withdraw(&mut lock.lock()),
         }
         ended
+    }
+
+    /// As [`wait_at`](Self::wait_at), by a fiber that may move and waits at `roam`. That keeps the deadline too, so that no worker's timers bind the fiber.
+    ///
+    /// # Safety
+    /// As [`Me::wait_at`]; and the roam outlives the wait.
+    pub(crate) unsafe fn wait_at_roam<Q>(
+        &self,
+        roam: &Roam,
+        lock: &Lock<Q>,
+        deadline_ns: u64,
+        withdraw: impl FnOnce(&mut Q),
+    ) -> Result<Cause, Cut> {
+        let (control, until_ns) = (self.me.control(), self.until_ns(deadline_ns));
+        if until_ns == u64::MAX {
+            // SAFETY: the caller's promise.
+            return unsafe { self.wait_at(lock, deadline_ns, withdraw) };
+        }
+        let in_frame = Entry::new(ptr::from_ref(control).cast());
+        // SAFETY: one that waits and has no outcome yet is in user code: the slot is free until the wait is over.
+        let entry = if control.join.is_done() { &in_frame } else { unsafe { control.new_deadline() } };
+        // SAFETY: the caller's promise; the entry is a new one, and is disarmed before this returns.
+        let cause = unsafe {
+            roam.arm(entry, until_ns);
+            let cause = self.me.wait(u64::MAX);
+            roam.disarm(entry);
+            cause
+        };
+        if cause != Cause::Woken {
+            withdraw(&mut lock.lock());
+        }
+        match cause {
+            Cause::Cancelled => Err(Cut::Cancelled),
+            Cause::TimedOut if until_ns < deadline_ns => Err(self.note(Cut::TimedOut)),
+            cause => Ok(cause),
+        }
     }
 }
 

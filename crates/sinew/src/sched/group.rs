@@ -35,6 +35,7 @@ use crate::sched::groups::Groups;
 use crate::sched::idle::{Claimed, Idle};
 use crate::sched::settings::{Settings, Spin};
 use crate::sched::slot::Slot;
+use crate::sched::worker::here;
 
 /// Stacks of the reserve beside one per worker: so many fibers that never got one may wait for each other in their closures' destructors.
 const RESERVE_MORE: usize = 8;
@@ -90,8 +91,12 @@ pub(crate) struct Counters {
     pub(crate) steals: plain::AtomicU64,
     /// Searches for something to steal in its group.
     pub(crate) thefts: plain::AtomicU64,
-    /// Announcements for which nobody was idle.
+    /// Workers of its group that it claimed while they polled, and that it woke; announcements for which nobody was idle.
+    pub(crate) spinner_wakes: plain::AtomicU64,
+    pub(crate) sleeper_wakes: plain::AtomicU64,
     pub(crate) unserved: plain::AtomicU64,
+    /// Fibers that it moved to its group's queue, because its own was full.
+    pub(crate) overflowed: plain::AtomicU64,
     /// Waits begun while their thread was unwinding.
     pub(crate) unwinding_waits: plain::AtomicU64,
     /// From ready to running, one wake in 64 of each fiber.
@@ -141,7 +146,10 @@ impl Counters {
             sleeps: zero(),
             steals: zero(),
             thefts: zero(),
+            spinner_wakes: zero(),
+            sleeper_wakes: zero(),
             unserved: zero(),
+            overflowed: zero(),
             unwinding_waits: zero(),
             latency: Histogram::new(),
             start_latency: Histogram::new(),
@@ -154,12 +162,13 @@ impl Counters {
     }
 
     fn reset(&self) {
-        let Self { settled, ready, spawned, ended, switches, sleeps, steals, thefts, unserved, unwinding_waits, .. } = self;
+        let Self { settled, ready, spawned, ended, switches, sleeps, steals, thefts, unwinding_waits, .. } = self;
+        let Self { spinner_wakes, sleeper_wakes, unserved, overflowed, .. } = self;
         let Self { spun_ns, slept_ns, idle_since_ns, born_ns, latency, start_latency, wake_cost, .. } = self;
         [settled, ready].into_iter().for_each(|counter| counter.store(0, Relaxed));
-        let counts =
-            [spawned, ended, switches, sleeps, steals, thefts, unserved, unwinding_waits, spun_ns, slept_ns, idle_since_ns, born_ns];
-        counts.into_iter().for_each(|counter| counter.store(0, Relaxed));
+        let counts = [spawned, ended, switches, sleeps, steals, thefts, unwinding_waits, spun_ns, slept_ns, idle_since_ns, born_ns];
+        let wakes = [spinner_wakes, sleeper_wakes, unserved, overflowed];
+        counts.into_iter().chain(wakes).for_each(|counter| counter.store(0, Relaxed));
         [latency, start_latency, wake_cost].into_iter().for_each(Histogram::reset);
     }
 
@@ -337,14 +346,14 @@ pub(crate) struct Group {
     /// A worker is being started.
     growing: AtomicUsize,
     pub(crate) idle: Idle,
+    /// Wakes by threads that are no workers of this group: as workers count theirs (`Counters`).
     pub(crate) spinner_wakes: AtomicU64,
     pub(crate) sleeper_wakes: AtomicU64,
-    /// Announcements by threads that are no workers of this group for which nobody was idle.
     pub(crate) unserved: AtomicU64,
     /// Fibers spawned by threads that are no workers, and in batches.
     pub(crate) spawned_outside: AtomicU64,
-    /// Children that found their worker's deque full.
-    pub(crate) overflowed: AtomicU64,
+    /// Whose turn it is among the groups of a node, for fibers that may go to any of them; that of its first group counts. (With one count for all nodes, two that ask by turns would each get the same group again and again.)
+    turn: AtomicUsize,
     /// Fibers queued quietly that nobody has been woken for.
     quiet: AtomicUsize,
     /// Groups, by bits, that have more than they can do: an idle worker of this group is to steal there.
@@ -385,7 +394,7 @@ impl Group {
             sleeper_wakes: zero(),
             unserved: zero(),
             spawned_outside: zero(),
-            overflowed: zero(),
+            turn: AtomicUsize::new(0),
             quiet: AtomicUsize::new(0),
             errands: zero(),
             watchers: AtomicUsize::new(0),
@@ -424,6 +433,11 @@ impl Group {
         self.settings.spin != Spin::Never
     }
 
+    /// Whose turn it is among this group and its neighbours.
+    pub(crate) fn next_turn(&self) -> usize {
+        self.turn.fetch_add(1, Relaxed)
+    }
+
     /// The runtime, while there is one.
     pub(crate) fn groups(&self) -> Option<Arc<Groups>> {
         self.groups.upgrade()
@@ -447,6 +461,12 @@ impl Group {
         // Release: meets the Acquire in `grow`.
         self.growing.store(0, Release);
         welcome
+    }
+
+    /// Whether there may be more workers than there are.
+    #[inline]
+    pub(crate) fn may_grow(&self) -> bool {
+        self.born.load(Relaxed) < self.seats.len()
     }
 
     /// Starts a worker more if there may be one and none is being started; whether it does. (I2: the new one looks at the queues when it is there.)
@@ -528,10 +548,18 @@ impl Group {
         }
     }
 
-    /// Announces by whoever may be no worker of this group, so that the group counts whether nobody comes.
+    /// Announces, and counts if nobody comes.
     fn tell(&self, count: usize) {
         if !self.announce(count) {
-            self.unserved.fetch_add(1, Relaxed);
+            self.count(|own| &own.unserved, &self.unserved, 1);
+        }
+    }
+
+    /// Counts wakes, at the worker of this group that the caller is, else with the group: only what several threads write needs more than a load and a store.
+    fn count(&self, own: fn(&Counters) -> &plain::AtomicU64, shared: &AtomicU64, n: usize) {
+        match here().filter(|worker| std::ptr::eq(worker.group(), self)) {
+            Some(worker) => add(own(&worker.seat().counters), n as u64),
+            None => _ = shared.fetch_add(n as u64, Relaxed),
         }
     }
 
@@ -547,8 +575,7 @@ impl Group {
 
     #[inline]
     fn call_for_help(&self) -> bool {
-        let may_grow = self.born.load(Relaxed) < self.seats.len();
-        (may_grow && self.grow()) || (!self.settings.victims.is_empty() && self.call_thief())
+        (self.may_grow() && self.grow()) || (!self.settings.victims.is_empty() && self.call_thief())
     }
 
     /// Calls an idle worker of another group that steals here; if there is none, each of these groups knows where to go when one becomes idle. It takes one fiber, and calls the next thief if
@@ -580,6 +607,14 @@ impl Group {
     pub(crate) fn call_lookout(&self) {
         if self.roam.must_call() && !self.idle.sleeping().is_empty() {
             self.call_one();
+        }
+    }
+
+    /// Starts a worker more to look after the roam, if there may be one, nobody does, and nobody is idle who would: for one that is about to run something, which may take long.
+    #[inline]
+    pub(crate) fn hire_lookout(&self) {
+        if self.may_grow() && self.roam.is_deserted() && !self.idle.is_anybody() {
+            self.grow();
         }
     }
 
@@ -616,7 +651,7 @@ impl Group {
     #[inline]
     fn pay(&self, claimed: &Claimed) -> bool {
         if claimed.spinners != 0 {
-            self.spinner_wakes.fetch_add(claimed.spinners as u64, Relaxed);
+            self.count(|own| &own.spinner_wakes, &self.spinner_wakes, claimed.spinners);
         }
         if !claimed.sleepers.is_empty() {
             self.wake_sleepers(claimed.sleepers);
@@ -633,7 +668,7 @@ impl Group {
 
     #[cold]
     fn wake_sleepers(&self, sleepers: Set) {
-        self.sleeper_wakes.fetch_add(sleepers.len() as u64, Relaxed);
+        self.count(|own| &own.sleeper_wakes, &self.sleeper_wakes, sleepers.len());
         sleepers.iter().for_each(|worker| self.seats[worker].wake());
     }
 

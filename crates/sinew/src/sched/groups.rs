@@ -54,8 +54,6 @@ pub(crate) struct Groups {
     movers: AtomicUsize,
     /// Unstarted fibers that found no stack.
     starving: AtomicUsize,
-    /// Where the next fiber goes that does not care.
-    turn: AtomicUsize,
     start_worker: StartWorker,
     pub(crate) hooks: Hooks,
     binding: Binding,
@@ -106,7 +104,6 @@ impl Groups {
                 outside: AtomicUsize::new(0),
                 movers: AtomicUsize::new(0),
                 starving: AtomicUsize::new(0),
-                turn: AtomicUsize::new(0),
                 start_worker,
                 hooks,
                 binding,
@@ -152,21 +149,27 @@ impl Groups {
     /// A foreground group at the NUMA node that the caller runs at, if there is one: by turns.
     pub(crate) fn nearest(&self) -> &Group {
         let bound = self.foreground > 1 && self.all[0].settings.node.is_some();
-        let here = || thread::cpu().and_then(|here| self.binding.machine.cpus.iter().find(|cpu| cpu.id == here));
-        self.any(if bound { here().map(|cpu| cpu.node) } else { None })
+        self.nearest_to(if bound { thread::cpu() } else { None })
+    }
+
+    /// As `nearest`, for one that runs on `cpu`. At a node that has no group all are alike.
+    pub(crate) fn nearest_to(&self, cpu: Option<usize>) -> &Group {
+        self.any(cpu.and_then(|cpu| self.binding.machine.node_of(cpu)))
     }
 
     /// A foreground group for a fiber that may be anywhere, or anywhere at `node`: by turns.
     pub(crate) fn any(&self, node: Option<usize>) -> &Group {
-        let near = |group: &&Group| node.is_none() || group.settings.node.is_none() || group.settings.node == node;
         let foreground = &self.all[..self.foreground];
         if let [only] = foreground {
             return only;
         }
-        let turn = self.turn.fetch_add(1, Relaxed);
+        let near = |group: &&Group| node.is_none() || group.settings.node.is_none() || group.settings.node == node;
         match foreground.iter().filter(near).count() {
-            0 => &foreground[turn % foreground.len()],
-            count => foreground.iter().filter(near).nth(turn % count).expect("so many were counted"),
+            0 => &foreground[foreground[0].next_turn() % foreground.len()],
+            count => {
+                let first = foreground.iter().find(near).expect("so many were counted");
+                foreground.iter().filter(near).nth(first.next_turn() % count).expect("so many were counted")
+            }
         }
     }
 

@@ -71,6 +71,11 @@ impl Idle {
         self.sleeping.get()
     }
 
+    /// Whether somebody spins, sleeps, or has been claimed and has not looked at the queues since, by a relaxed look.
+    pub(crate) fn is_anybody(&self) -> bool {
+        !self.sleeping().is_empty() || !self.spinning().is_empty() || self.is_somebody_coming()
+    }
+
     /// Claims up to `wanted` workers for that many items just queued: spinners first, then the sleepers of the least `weight`.
     pub(crate) fn claim(&self, wanted: usize, weight: impl Fn(usize) -> usize) -> Claimed {
         // SeqCst: meets the fence in `enter_sleep`.

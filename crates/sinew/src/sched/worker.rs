@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use self::moving::{Suspect, find_place};
 use self::rest::WAKE_COST_NS;
-use crate::base::atomic::{Relaxed, thread_local};
+use crate::base::atomic::{Relaxed, SeqCst, fence, thread_local};
 use crate::base::list::List;
 use crate::base::prefetch::prefetch;
 use crate::base::wheel::Entry;
@@ -342,12 +342,17 @@ impl Worker {
         HERE.with(|here| here.set(ptr::null()));
     }
 
-    /// A worker that leaves rest with something to do wakes one more for what it does not take (law S1), and for I/O that it had looked after, or was called to (`roam.rs`, I1).
+    /// Sees to it that this worker, which is about to run something, is missed nowhere.
     #[inline]
     fn pass_on(&self) {
-        if !self.rested.replace(false) {
-            return;
+        if self.rested.replace(false) {
+            self.pass_rest_on();
         }
+        self.group().hire_lookout();
+    }
+
+    /// A worker that leaves rest with something to do wakes one more for what it does not take (law S1), and for I/O that it had looked after, or was called to (`roam.rs`, I1).
+    fn pass_rest_on(&self) {
         if self.group().has_work() {
             self.announce(1);
         }
@@ -356,6 +361,10 @@ impl Worker {
         }
         if self.group().roam.has_waits() {
             self.group().call_lookout();
+        }
+        if self.group().may_grow() {
+            // SeqCst: meets the fence in `Roam::must_call`. Either one who waits there as the first sees that this worker is not idle, or this one sees that it waits.
+            fence(SeqCst);
         }
     }
 
@@ -498,6 +507,7 @@ impl Worker {
         }
     }
 
+    /// As [`Group::tell`], in one call less: each child is announced.
     fn announce(&self, items: usize) {
         if !self.group().announce(items) {
             add(&self.seat.counters.unserved, 1);

@@ -11,9 +11,13 @@ use shuttle::scheduler::RandomScheduler;
 use crate::base::atomic::set_mutant;
 use crate::chan::bounded;
 use crate::event::epoll::{self, Question};
+use crate::fiber::state::Cause;
+use crate::fiber::why::{At, Why};
 use crate::one_place::Alone;
+use crate::os::clock::deadline_ns;
 use crate::rt::runtime::{plain, with_groups};
 use crate::rt::spawn::{Builder, Group, Launch, flush, spawn_batch};
+use crate::rt::wait::{Cut, Me};
 use crate::scenarios::{config, explore, explore_one_of, fails_in_a_child, unpark_until_ended};
 use crate::sched::groups::Groups;
 use crate::sched::settings::{Policy, Queue, Settings, Spin};
@@ -338,30 +342,46 @@ struct Roaming {
 impl Roaming {
     /// As `rt::io` does it.
     fn ask(&self) {
-        let worker = here().expect("on a worker");
-        let roam = &worker.group().roam;
-        let me = worker.current().expect("in a fiber");
+        let ended = self.ask_until(u64::MAX);
+        assert_eq!(ended, Ok(Cause::Woken));
+    }
+
+    /// The same, with a time-out and cancels.
+    fn ask_until(&self, deadline_ns: u64) -> Result<Cause, Cut> {
+        let me = Me::to_wait();
+        let point = me.cancel_point()?;
+        let group = here().expect("on a worker").group();
         let mut question = Question { answered: Cell::new(false) };
-        roam.instance().unwrap();
-        me.state.begin_wait();
-        epoll::ask(&question, me);
-        if roam.begin_wait() {
-            worker.group().call_lookout();
+        group.roam.instance().unwrap();
+        if !point.begin_held(Why::At(At::Readable)) {
+            return Err(point.fail());
+        }
+        let is_first = group.roam.begin_wait();
+        epoll::ask(&question, me.control());
+        if is_first {
+            group.call_lookout();
         }
         self.place.store(&mut question, SeqCst);
-        // SAFETY: the wait was begun; the answer ends it.
-        unsafe { worker.suspend(me) };
-        roam.end_wait();
+        // SAFETY: the wait was begun; an answer, a cancel or the deadline ends it. The groups outlive it.
+        let ended = unsafe { point.wait_at_roam(&group.roam, &epoll::WAITING, deadline_ns, |()| epoll::withdraw(&question)) };
+        if ended == Err(Cut::Cancelled) {
+            group.roam.end_wait();
+        }
+        self.place.store(std::ptr::null_mut(), SeqCst);
+        ended
     }
 
     fn answer(&self) {
-        loop {
-            // SAFETY: the frame waits for the answer.
-            match unsafe { self.place.swap(std::ptr::null_mut(), SeqCst).as_ref() } {
-                Some(question) => return epoll::answer(question),
-                None => shuttle::thread::yield_now(),
-            }
+        while !self.try_answer() {
+            shuttle::thread::yield_now();
         }
+    }
+
+    /// Answers if it is asked; perhaps too late.
+    fn try_answer(&self) -> bool {
+        // SAFETY: the frame takes it back before it goes, and no other thread runs between this and the answer.
+        let question = unsafe { self.place.swap(std::ptr::null_mut(), SeqCst).as_ref() };
+        question.map(epoll::answer).is_some()
     }
 }
 
@@ -388,6 +408,91 @@ fn answers_at_the_roam(groups: &Arc<Groups>) {
 #[test]
 fn answers_at_the_roam_reach_fibers_that_move() {
     explore_moving(answers_at_the_roam);
+}
+
+/// Answers, deadlines and a cancel race for fibers that wait at the roam. Each wait ends once, for one of them; a deadline comes also where nothing else does.
+fn deadlines_at_the_roam(groups: &Arc<Groups>) {
+    let asked: Vec<Arc<Roaming>> = (0..2).map(|_| Arc::default()).collect();
+    let (asks, asks_too) = (asked[0].clone(), asked[1].clone());
+    let first = begin(groups, move || {
+        let alone = Alone::default();
+        alone.begin();
+        for _ in 0..3 {
+            let ended = alone.out(|| asks.ask_until(deadline_ns(MICRO * 20)));
+            assert!(matches!(ended, Ok(Cause::Woken | Cause::TimedOut)), "{ended:?}");
+        }
+    });
+    let second = begin(groups, move || {
+        let alone = Alone::default();
+        alone.begin();
+        let ended = alone.out(|| timeout(MICRO * 20, || asks_too.ask_until(u64::MAX)));
+        assert!(matches!(ended, Err(_) | Ok(Ok(Cause::Woken) | Err(Cut::TimedOut | Cut::Cancelled))), "{ended:?}");
+        // Only an answer or the cancel ends these.
+        while !cancelled() {
+            let ended = alone.out(|| asks_too.ask_until(deadline_ns(Duration::from_secs(100))));
+            assert!(matches!(ended, Ok(Cause::Woken) | Err(Cut::Cancelled)), "{ended:?}");
+        }
+    });
+    for _ in 0..4 {
+        asked.iter().for_each(|asked| _ = asked.try_answer());
+        shuttle::thread::yield_now();
+    }
+    second.fiber().cancel();
+    first.join().unwrap();
+    second.join().unwrap();
+    assert!(!groups.all[0].roam.has_waits(), "a wait that is over is still counted");
+}
+
+#[test]
+fn a_deadline_at_the_roam_comes_and_ends_one_wait() {
+    explore_moving(deadlines_at_the_roam);
+}
+
+/// The harness notices an alarm that is not set.
+#[test]
+fn an_alarm_that_is_not_set_is_noticed() {
+    const CHILD: &str = "SINEW_SHUTTLE_LOSE_ALARM";
+    if std::env::var_os(CHILD).is_some() {
+        set_mutant("no alarm");
+        let scenario = || with_groups(vec![moving(2, Queue::Stealing, false)], deadlines_at_the_roam);
+        Runner::new(RandomScheduler::new(600), config()).run(scenario);
+        return;
+    }
+    fails_in_a_child("movers::an_alarm_that_is_not_set_is_noticed", CHILD);
+}
+
+/// A group begins with one worker, and a fiber holds it until another one has read its answer: a worker more must come to look at the roam. `quiet`: the holder is there before the wait begins, and wakes nobody.
+fn answers_behind_one_that_holds(groups: &Arc<Groups>, quiet: bool) {
+    let (asked, done) = (Arc::new(Roaming::default()), Arc::new(AtomicUsize::new(0)));
+    let holds = {
+        let done = done.clone();
+        move || {
+            while done.load(SeqCst) == 0 {
+                shuttle::thread::yield_now();
+            }
+        }
+    };
+    let (asks, first) = (asked.clone(), quiet.then(|| holds.clone()));
+    let asker = begin(groups, move || {
+        let holder = first.map(|holds| Builder::new().quiet().spawn(holds).unwrap());
+        asks.ask();
+        done.store(1, SeqCst);
+        holder.into_iter().for_each(|holder| holder.join().unwrap());
+    });
+    let holder = (!quiet).then(|| begin(groups, holds));
+    asked.answer();
+    asker.join().unwrap();
+    holder.into_iter().for_each(|holder| holder.join().unwrap());
+}
+
+#[test]
+fn a_worker_comes_to_look_at_the_roam() {
+    for (queue, quiet) in [(Queue::Shared, true), (Queue::Stealing, true), (Queue::Stealing, false)] {
+        explore_one_of(3, move || {
+            let settings = Settings { workers_min: 1, ..moving(2, queue, false) };
+            with_groups(vec![settings], |groups| answers_behind_one_that_holds(groups, quiet));
+        });
+    }
 }
 
 /// The harness notices a lookout that is not woken.

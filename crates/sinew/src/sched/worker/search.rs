@@ -158,7 +158,7 @@ impl Worker {
     /// and takes them.
     fn leaves_to_lighter(&self) -> bool {
         let idle = &self.group().idle;
-        if idle.sleeping().is_empty() && idle.spinning().is_empty() && !idle.is_somebody_coming() {
+        if !idle.is_anybody() {
             return false;
         }
         let calls = || !self.must_take.get() && self.group().call_lighter(self.index);
@@ -358,7 +358,7 @@ impl Worker {
                 Stolen::Empty => break,
             }
         }
-        self.group().overflowed.fetch_add(oldest.len() as u64, Relaxed);
+        add(&self.seat.counters.overflowed, oldest.len() as u64);
         let queued = self.group().push_all(&oldest, quiet);
         assert!(queued, "the queue of a group is closed by its last worker, and this one is there");
     }

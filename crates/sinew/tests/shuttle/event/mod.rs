@@ -15,7 +15,8 @@ pub mod epoll {
     use crate::fiber::Control;
     use crate::fiber::state::Cause;
     use crate::os::bell::Bell;
-    use crate::os::futex;
+    use crate::os::lock::Lock;
+    use crate::os::{clock, futex};
 
     /// What a fiber waits for here. No atomic of shuttle's: the kernel does its part without a switch to another thread.
     pub struct Question {
@@ -27,6 +28,32 @@ pub mod epoll {
         static ASKED: RefCell<Vec<(*const Question, *const Control)>> = RefCell::default();
         /// Bells of sources that watch the instance, each until it is rung once.
         static WATCHING: RefCell<Vec<*const Bell>> = RefCell::default();
+        /// What the alarm is set to; `u64::MAX` if it is not, or has been told of.
+        static ALARM_NS: Cell<u64> = const { Cell::new(u64::MAX) };
+    }
+
+    /// Under which waits are ended and withdrawn, as under a descriptor's.
+    pub static WAITING: Lock<()> = Lock::new(());
+
+    pub struct Alarm;
+
+    impl Alarm {
+        pub fn new(_epoll: RawFd) -> io::Result<Self> {
+            ALARM_NS.set(u64::MAX);
+            Ok(Self)
+        }
+
+        /// Who sleeps at a source that watches is rung, and sleeps again: until then, where nothing else comes.
+        pub fn set(&self, at_ns: u64) {
+            if !mutant("no alarm") {
+                ALARM_NS.set(at_ns);
+                ring_all();
+            }
+        }
+    }
+
+    pub fn alarm_ns() -> u64 {
+        ALARM_NS.get()
     }
 
     pub fn create() -> io::Result<(OwnedFd, u64)> {
@@ -50,9 +77,17 @@ pub mod epoll {
 
     pub fn answer(question: &Question) {
         question.answered.set(true);
-        if mutant("no lookout") {
-            return;
+        if !mutant("no lookout") {
+            ring_all();
         }
+    }
+
+    /// It is not there to be answered any more.
+    pub fn withdraw(question: &Question) {
+        ASKED.with_borrow_mut(|asked| asked.retain(|(other, _)| !std::ptr::eq(*other, question)));
+    }
+
+    fn ring_all() {
         for bell in WATCHING.take() {
             // SAFETY: bells are never freed.
             unsafe {
@@ -62,7 +97,12 @@ pub mod epoll {
         }
     }
 
-    pub fn look_once<const MOST: usize>(_epoll: RawFd, _instance: u64, woken: &List<Control>) {
+    pub fn look_once<const MOST: usize>(_epoll: RawFd, _instance: u64, woken: &List<Control>) -> bool {
+        let rang = clock::now_ns() >= ALARM_NS.get();
+        if rang {
+            ALARM_NS.set(u64::MAX);
+        }
+        let _waiting = WAITING.lock();
         // SAFETY: as above.
         let (found, left): (Vec<_>, Vec<_>) = ASKED.take().into_iter().partition(|(question, _)| unsafe { (**question).answered.get() });
         ASKED.set(left);
@@ -74,6 +114,7 @@ pub mod epoll {
                 }
             }
         }
+        rang
     }
 }
 
@@ -174,6 +215,7 @@ pub mod source {
             let word = unsafe { (*self.bell).word() };
             let has_found = self.has_found() || (self.watches_roam && epoll::has_found());
             if !has_found && word.load(Relaxed) == self.heard {
+                let deadline_ns = if self.watches_roam { deadline_ns.min(epoll::alarm_ns()) } else { deadline_ns };
                 // A sleep until idle stacks are to be trimmed, a second away, would hide a wake that is lost.
                 let is_far = deadline_ns.saturating_sub(clock::now_ns()) > 500_000_000;
                 futex::wait(word, self.heard, if is_far { u64::MAX } else { deadline_ns });

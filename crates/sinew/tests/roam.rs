@@ -410,33 +410,32 @@ fn one_descriptor_serves_fibers_that_stay_and_fibers_that_may_move() {
 fn io_goes_on_without_descriptors_for_workers() {
     const SELF: &str = "io_goes_on_without_descriptors_for_workers";
     if !is_child(SELF) {
-        for io in ["uring", "epoll"] {
-            let output = in_child(SELF, &[("SINEW_IO", io)]);
-            assert!(output.status.success(), "{io}: {}", String::from_utf8_lossy(&output.stderr));
+        for (io, workers) in [("uring", "1"), ("epoll", "1"), ("uring", "2"), ("epoll", "2")] {
+            let output = in_child(SELF, &[("SINEW_IO", io), ("SINEW_WORKERS", workers)]);
+            assert!(output.status.success(), "{io}, {workers}: {}", String::from_utf8_lossy(&output.stderr));
         }
         return;
     }
     let few = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
     // SAFETY: the limit outlives the call.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &few) }, 0);
-    for workers in 1..=2 {
-        let runtime = described(workers, Io::Auto).build().unwrap();
-        let ((mut near, far), (_silent, waits)) = (Std::pair().unwrap(), Std::pair().unwrap());
-        let mut far = UnixStream::from(far);
-        let taken: Vec<_> = std::iter::from_fn(|| waits.try_clone().ok()).collect();
-        let fails = UnixStream::from(waits);
-        let error = runtime.run(|| (&fails).read(&mut [0]).unwrap_err());
-        assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
-        // Enough for the roam, which has two, and no more.
-        let mut taken = taken.into_iter();
-        taken.by_ref().take(2).for_each(drop);
-        let reader = runtime.spawn(move || far.read(&mut [0]).unwrap());
-        poll_until("the reader to wait", || runtime.metrics().workers.iter().all(|worker| worker.sleeping));
-        near.write_all(&[1]).unwrap();
-        assert_eq!(reader.join().unwrap(), 1);
-        drop(taken);
-        end(runtime);
-    }
+    let workers = std::env::var("SINEW_WORKERS").unwrap().parse().unwrap();
+    let runtime = described(workers, Io::Auto).build().unwrap();
+    let ((mut near, far), (_silent, waits)) = (Std::pair().unwrap(), Std::pair().unwrap());
+    let mut far = UnixStream::from(far);
+    let taken: Vec<_> = std::iter::from_fn(|| waits.try_clone().ok()).collect();
+    let fails = UnixStream::from(waits);
+    let error = runtime.run(|| (&fails).read(&mut [0]).unwrap_err());
+    assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+    // Enough for the roam, which has two, and no more.
+    let mut taken = taken.into_iter();
+    taken.by_ref().take(2).for_each(drop);
+    let reader = runtime.spawn(move || far.read(&mut [0]).unwrap());
+    poll_until("the reader to wait", || runtime.metrics().workers.iter().all(|worker| worker.sleeping));
+    near.write_all(&[1]).unwrap();
+    assert_eq!(reader.join().unwrap(), 1);
+    drop(taken);
+    end(runtime);
 }
 
 /// Claim: a fiber whose reads never have to wait, though each takes all there is, lets others of its worker run.

@@ -123,18 +123,19 @@ pub(crate) fn watch_for_deadlock(groups: &Arc<Groups>, period: Duration) -> io::
 
 fn watch(groups: &Weak<Groups>, period: Duration) {
     let mut quiet: Option<(u64, Instant)> = None;
-    let mut reported = false;
+    // A worker that gets up and finds nothing to run, so that none has switched since, does not end a standstill.
+    let mut reported_at = None;
     while let Some(groups) = groups.upgrade().filter(|groups| !groups.is_stopping()) {
         let switches = groups.seats().map(|seat| seat.counters.switches.load(Relaxed)).sum();
         match quiet {
-            _ if groups.started() == 0 || groups.has_work() || !groups.all_rest_for_good() => (quiet, reported) = (None, false),
+            _ if groups.started() == 0 || groups.has_work() || !groups.all_rest_for_good() => quiet = None,
             Some((then, since)) if then == switches => {
-                if since.elapsed() >= period && !reported {
-                    reported = true;
+                if since.elapsed() >= period && reported_at != Some(switches) {
+                    reported_at = Some(switches);
                     report(&groups, since.elapsed());
                 }
             }
-            _ => (quiet, reported) = (Some((switches, Instant::now())), false),
+            _ => quiet = Some((switches, Instant::now())),
         }
         drop(groups);
         std::thread::sleep((period / LOOKS).max(Duration::from_millis(1)));

@@ -60,7 +60,7 @@ const TICK_NS_LOG2: u32 = 11;
 const TURN_NS: u64 = 4_096;
 
 /// How long another worker may take to come before its turn counts: a futex wake of an idle core takes 25 us here.
-const COMES_NS: u64 = 32_768;
+const COMES_NS: u64 = 49_152;
 
 /// How long one that was woken is waited for. Arbitrary: longer than a wake takes on a machine that is not overloaded.
 const STALE_NS: u64 = 262_144;

@@ -14,7 +14,7 @@
 //! # Invariants
 //! I1. While fibers wait here and a worker sleeps, there is a lookout, or a worker that watches, or one that is up and on its way to become that: who has been any of these and runs fibers instead, or
 //!     waits as the first, calls another (`must_call`); who lies down without a post looks once more (`is_deserted`). Their fences meet (`Idle::enter_sleep`).
-//! I2. An armed deadline is that of a fiber that waits here, and which disarms it, under the lock, before it goes on: so a deadline ends no other wait than its own (`state.rs`, I3).
+//! I2. An armed deadline is that of a fiber that waits here, and which disarms it, under the lock, before it goes on, unless it was what ended the wait: so a deadline ends no other wait than its own (`state.rs`, I3).
 //! I3. The alarm is set to the earliest deadline, or to an earlier moment: then it is in vain, and set anew.
 
 use std::io;

@@ -325,11 +325,13 @@ impl CancelPoint<'_> {
         let in_frame = Entry::new(ptr::from_ref(control).cast());
         // SAFETY: one that waits and has no outcome yet is in user code: the slot is free until the wait is over.
         let entry = if control.join.is_done() { &in_frame } else { unsafe { control.new_deadline() } };
-        // SAFETY: the caller's promise; the entry is a new one, and is disarmed before this returns.
+        // SAFETY: the caller's promise; the entry is a new one, and is disarmed before this returns, unless it has fired: then it is in the wheel no more.
         let cause = unsafe {
             roam.arm(entry, until_ns);
             let cause = self.me.wait(u64::MAX);
-            roam.disarm(entry);
+            if cause != Cause::TimedOut {
+                roam.disarm(entry);
+            }
             cause
         };
         if cause != Cause::Woken {

@@ -40,6 +40,9 @@ use crate::sched::worker::here;
 /// Stacks of the reserve beside one per worker: so many fibers that never got one may wait for each other in their closures' destructors.
 const RESERVE_MORE: usize = 8;
 
+/// How long after a thread could not be started the next is asked for: a start that fails costs some microseconds, and each turn of a busy worker may want one.
+const GROW_PAUSE_NS: u64 = 50_000_000;
+
 /// Unstarted children a worker keeps; if they become more, the group's queue takes the oldest half. As tokio's and Go's local queues.
 pub(crate) const CHILDREN_MAX: usize = 256;
 
@@ -345,6 +348,8 @@ pub(crate) struct Group {
     born: AtomicUsize,
     /// A worker is being started.
     growing: AtomicUsize,
+    /// The system gave no thread for a worker: until then none is asked for.
+    grows_after_ns: AtomicU64,
     pub(crate) idle: Idle,
     /// Wakes by threads that are no workers of this group: as workers count theirs (`Counters`).
     pub(crate) spinner_wakes: AtomicU64,
@@ -389,6 +394,7 @@ impl Group {
             seats: (0..settings.workers).map(|_| Seat::take()).collect(),
             born: AtomicUsize::new(0),
             growing: AtomicUsize::new(0),
+            grows_after_ns: AtomicU64::new(0),
             idle: Idle::new(),
             spinner_wakes: zero(),
             sleeper_wakes: zero(),
@@ -472,6 +478,10 @@ impl Group {
     /// Starts a worker more if there may be one and none is being started; whether it does. (I2: the new one looks at the queues when it is there.)
     #[cold]
     fn grow(&self) -> bool {
+        let after_ns = self.grows_after_ns.load(Relaxed);
+        if after_ns != 0 && clock::now_ns() < after_ns {
+            return false;
+        }
         // Acquire: meets the Release in `join_late`, so that no seat is given to two workers.
         if self.is_stopping() || self.growing.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
             return false;
@@ -479,6 +489,7 @@ impl Group {
         let next = self.born.load(Relaxed);
         let started = next < self.seats.len() && self.groups().is_some_and(|groups| groups.start_worker(self.index, next).is_ok());
         if !started {
+            self.grows_after_ns.store(clock::now_ns() + GROW_PAUSE_NS, Relaxed);
             self.growing.store(0, Release);
         }
         started

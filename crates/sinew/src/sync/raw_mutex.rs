@@ -13,18 +13,21 @@
 //! On threads: std's mutex 17-20 ns, parking_lot's 8, both with waits of more than 300 ms.
 //! Rejected: to hand over always (bthread's and tokio's way): each lock of a contended mutex then costs a switch, or a wake of another worker.
 //!
+//! Known limit: if the worker of the woken one is held, and nobody locks any more, those who queued while the lock was taken wait, though it is free, until that worker goes on.
+//!
 //! # Picture
 //! ```text
 //!   LOCKED    somebody has it
 //!   WAITERS   the queue is not empty
-//!   WOKEN     one was taken out of the queue and told to try; until it has decided, unlocks wake nobody else
+//!   WOKEN     one was taken out of the queue and told to try; until it has decided, or was given up, unlocks wake nobody else
 //!   HAND      the first in the queue has waited long enough: the next unlock gives it the lock
 //! ```
 //!
 //! # Invariants
 //! I1. WAITERS and HAND change under the queue's lock only. When that is free, WAITERS says whether the queue is empty, and HAND is not set without it.
 //! I2. HAND implies LOCKED: it is set beside LOCKED, and an unlock that finds it does not take LOCKED away unless it takes HAND away.
-//! I3. Who was told to try takes WOKEN away, in the same step in which it locks, finds LOCKED (whose owner will look at WAITERS), or queues again. So with WAITERS there is always
+//! I3. Who was told to try takes WOKEN away, in the same step in which it locks, finds LOCKED (whose owner will look at WAITERS), or queues again; or another does for it, that locks and has given it up.
+//!     (One that comes after all may so take away the WOKEN of its successor: an unlock then wakes one more.) So with WAITERS there is always
 //!     somebody to come: an owner who will unlock, or one who was woken. A woken thread may come before the unlock that woke it is done; hence that takes LOCKED away only beside a WOKEN that is still there.
 //! I4. The last step of an unlock on this object is the one that lets others in; the woken fiber is made ready after it. So the mutex may be freed by the next owner.
 //!
@@ -32,7 +35,6 @@
 //! Taking LOCKED is Acquire and meets the Release that took it away: the next owner sees what the last one wrote. A hand-over goes through the waiter's state word (`state.rs`).
 
 use std::cell::Cell;
-use std::ptr;
 
 use crate::base::atomic::{AS_IN_MEMORY, Acquire, AtomicU32, Relaxed, Release, in_statics, spin_loop};
 use crate::fiber::state::Cause;
@@ -103,6 +105,13 @@ pub(crate) struct Queue {
     woken_home: usize,
 }
 
+impl Queue {
+    /// Whether the one that was last woken is a fiber of the worker at `home`, where it comes next. Threads have no home.
+    fn woken_is_of(&self, home: *const ()) -> bool {
+        !home.is_null() && self.woken_home == home.addr()
+    }
+}
+
 /// Whose turn it is to have the lock, in the eyes of one that wants it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
@@ -110,7 +119,7 @@ enum Turn {
     Any,
     /// That of another, which was woken and has been overtaken for a while; the caller queues, though the lock may be free.
     AfterTheWoken,
-    /// As `AfterTheWoken`, but the caller has waited already, and goes before those who came later.
+    /// As `AfterTheWoken`, but the caller has waited already, and goes before all but one that is to be given the lock.
     Again,
     /// The caller's, who was told to try.
     Woken,
@@ -147,7 +156,8 @@ impl RawMutex {
         let now = self.word.load(Relaxed);
         // Acquire: meets the Release of an unlock.
         (now & (LOCKED | WOKEN) == WOKEN
-            && needs_no_clock(now)
+            && !needs_clock(now)
+            && now & MANY_TIMES != MANY_TIMES
             && self.word.compare_exchange(now, (now + OVERTAKEN) | LOCKED, Acquire, Relaxed).is_ok())
             || self.take_slowly(u64::MAX)
     }
@@ -243,8 +253,8 @@ impl RawMutex {
             match cause {
                 Cause::Woken if waiter.note.handed.get() => return true,
                 Cause::Woken => turn = Turn::Woken,
-                _ if passed(deadline_ns) => return false,
                 _ if self.has_lost_the_woken() && self.overtake(true) => return true,
+                _ if passed(deadline_ns) => return false,
                 _ => {
                     turn = Turn::Again;
                     continue;
@@ -295,13 +305,19 @@ impl RawMutex {
             // Acquire: as in `try_take`, if it was free.
             match self.word.compare_exchange_weak(now, next, Acquire, Relaxed) {
                 Ok(_) if free => return QueueUp::Locked,
-                Ok(_) if now & LOCKED != 0 || queue.woken_home == home().addr() => break QueueUp::Queued,
+                Ok(_) if now & LOCKED != 0 || queue.woken_is_of(home()) => break QueueUp::Queued,
                 Ok(_) => break QueueUp::QueuedThoughFree,
                 Err(other) => now = other,
             }
         };
         // SAFETY: it is in no queue: new, or claimed and so taken out; it stays in place until it was claimed or withdrawn.
-        unsafe { if matches!(turn, Turn::Woken | Turn::Again) { queue.waiters.push_first(waiter) } else { queue.waiters.push(waiter) } };
+        unsafe {
+            if turn == Turn::Woken || (turn == Turn::Again && now & HAND == 0) {
+                queue.waiters.push_first(waiter)
+            } else {
+                queue.waiters.push(waiter)
+            }
+        };
         me.begin_wait(Why::At(At::Mutex));
         queued
     }
@@ -384,9 +400,8 @@ impl RawMutex {
             self.word.fetch_and(!(HAND | gone), Relaxed);
         } else {
             // SAFETY: blocks are never unmapped, and a home is an atomic.
-            let its_home = unsafe { (*claimed.control).home() };
-            let near = ptr::eq(its_home, home);
-            queue.woken_home = its_home.addr();
+            queue.woken_home = unsafe { (*claimed.control).home() }.addr();
+            let near = queue.woken_is_of(home);
             if !near {
                 queue.moved_ns = now_ns;
             }
@@ -414,17 +429,16 @@ fn ticks_since(word: u32) -> i32 {
     ticks(clock::now_ns()).wrapping_sub(word & !(FLAGS | OVERTAKEN_MASK)) as i32
 }
 
-/// As `ticks_since`, each time the count has doubled: so it finds out before twice a time has passed, and the clock is seldom looked at.
-fn overtaken_ticks(word: u32) -> Option<i32> {
+/// Whether at this count the clock is to be looked at: when it has doubled, and each 64 times. So one that locks at a steady pace finds out before twice a time has passed, and seldom looks.
+#[inline]
+fn needs_clock(word: u32) -> bool {
     let count = (word & OVERTAKEN_MASK) / OVERTAKEN;
-    count.is_power_of_two().then(|| ticks_since(word))
+    count & count.wrapping_sub(1) == 0 || count.is_multiple_of(64)
 }
 
-/// Whether the count is one at which `overtaken_ticks` does not look at the clock, and that can be added to.
-#[inline]
-fn needs_no_clock(word: u32) -> bool {
-    let count = (word & OVERTAKEN_MASK) / OVERTAKEN;
-    count & count.wrapping_sub(1) != 0 && count != OVERTAKEN_MASK / OVERTAKEN
+/// As `ticks_since`, if one was woken and it is time to look.
+fn overtaken_ticks(word: u32) -> Option<i32> {
+    (word & OVERTAKEN_MASK != 0 && needs_clock(word)).then(|| ticks_since(word))
 }
 
 /// Whether to overtake the one that was woken once more is unfair.
@@ -432,9 +446,9 @@ fn is_unfair(ticks_since: i32) -> bool {
     (ticks(TURN_NS) as i32..ticks(STALE_NS) as i32).contains(&ticks_since)
 }
 
-/// Whether the one that was woken does not come.
+/// Whether the one that was woken does not come. One that seems to be expected later than anybody is, was woken more than half a round of the ticks ago.
 fn is_too_long(ticks_since: i32) -> bool {
-    ticks_since >= ticks(STALE_NS) as i32
+    ticks_since >= ticks(STALE_NS) as i32 || ticks_since < -(ticks(2 * COMES_NS) as i32)
 }
 
 fn passed(deadline_ns: u64) -> bool {

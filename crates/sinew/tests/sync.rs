@@ -177,6 +177,36 @@ fn a_once_may_be_freed_by_one_that_waited_for_it() {
     freed_at_once(OnceLock::new, |cell| cell.set(1).unwrap(), |cell| assert_eq!(cell.wait(), &1));
 }
 
+/// The last to return of those who do not lead frees it, while the leader may still be in its call.
+#[test]
+fn a_barrier_may_be_freed_by_the_woken_ones() {
+    struct Shared(*mut (Barrier, AtomicUsize));
+    // SAFETY: what it points to is `Sync`, and freed by one.
+    unsafe impl Send for Shared {}
+    for round in 0..rounds(40_000) {
+        let size = 2 + round % 2;
+        let object = Box::into_raw(Box::new((Barrier::new(size), AtomicUsize::new(1))));
+        let parts: Vec<_> = (0..size)
+            .map(|part| {
+                let shared = Shared(object);
+                let on = if round % 8 == part { On::Thread } else { On::Fiber };
+                on.start(move || {
+                    let shared = shared;
+                    // SAFETY: it is alive until the last of those who do not lead frees it here.
+                    unsafe {
+                        let leads = (*shared.0).0.wait().is_leader();
+                        if !leads && (*shared.0).1.fetch_add(1, SeqCst) + 1 == size {
+                            drop(Box::from_raw(shared.0));
+                        }
+                        leads
+                    }
+                })
+            })
+            .collect();
+        assert_eq!(parts.into_iter().filter_map(|part| part().then_some(())).count(), 1);
+    }
+}
+
 /// A wake that comes at about the time of the deadline: each wait has one outcome, and a woken one was woken by somebody.
 fn wake_against_timeout<O: Send + Sync + 'static>(
     full: usize,
@@ -368,6 +398,7 @@ fn a_wait_group_whose_time_is_up_is_given_back_and_counts() {
     drop(group);
     assert!(waiter.join().unwrap());
     WaitGroup::new().wait();
+    WaitGroup::new().try_wait().unwrap();
     assert!(WaitGroup::new().wait_timeout(Duration::ZERO).is_ok());
 }
 

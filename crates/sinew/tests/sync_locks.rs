@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use common::{On, alone, panics, rounds, until};
-use sinew::sync::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use common::{Gate, On, alone, panics, poll_until, rounds, until};
+use sinew::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use sinew::{current, no_suspend, spawn, yield_now};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -411,10 +411,40 @@ fn a_mix_of_all_ways_to_lock_keeps_the_value_whole() {
     assert_eq!(*lock.write(), (writes, writes));
 }
 
-/// Lets time pass until nobody overtakes those who wait any more. Somebody waits, and readers have the lock.
+/// Lets time pass until nobody overtakes those who wait any more, and sees that nobody does. Somebody waits, and readers have the lock.
 fn exhaust_patience(lock: &RwLock<()>) {
-    sinew::sleep(MILLI);
-    until(|| lock.try_read().is_none());
+    let end = Instant::now() + MILLI;
+    until(|| Instant::now() >= end);
+    assert!(lock.try_read().is_none(), "a reader joined others before a writer that has waited for long");
+}
+
+/// Readers that come all the time, each of which has the lock for longer than a writer's patience: the first that comes after that queues, also after a few that came before.
+#[test]
+fn no_reader_joins_others_before_a_writer_that_has_waited_for_long() {
+    for before in [0, 1, 7, 30, 40] {
+        alone(move || {
+            let (lock, arrived) = (Arc::new(RwLock::new(())), Arc::new(AtomicUsize::new(0)));
+            let first = lock.read();
+            let start = |write: bool| {
+                let (lock, arrived) = (lock.clone(), arrived.clone());
+                spawn(move || {
+                    arrived.fetch_add(1, SeqCst);
+                    if write { drop(lock.write()) } else { drop(lock.read()) }
+                })
+            };
+            let writer = start(true);
+            until(|| arrived.load(SeqCst) == 1);
+            // Few, if the clock has run on.
+            let joined: Vec<_> = (0..before).map_while(|_| lock.try_read()).collect();
+            exhaust_patience(&lock);
+            let reader = start(false);
+            until(|| arrived.load(SeqCst) == 2);
+            assert!(!reader.is_finished() && !writer.is_finished(), "a reader joined others before a writer that has waited for long");
+            drop((first, joined));
+            writer.join().unwrap();
+            reader.join().unwrap();
+        });
+    }
 }
 
 /// One worker, so that a fiber that has said that it comes is queued when another runs. Two readers have it; then come a writer, two readers, a writer, a reader.
@@ -457,6 +487,57 @@ fn readers_and_writers_take_turns() {
         fibers.into_iter().for_each(|f| f.join().unwrap());
         assert_eq!(*order.lock(), ["w1", "out", "r1", "r2", "r3", "w2", "out"]);
     });
+}
+
+/// The first that waits is on a worker that then does something else, so that it does not come when it is told to try. Another, which comes later and waits for long, is given the lock by those who
+/// overtake it.
+#[test]
+fn one_that_was_woken_and_does_not_come_keeps_nobody_from_a_free_lock() {
+    let one_worker = || sinew::Runtime::builder().workers(1).build().unwrap();
+    let (busy, other) = (one_worker(), one_worker());
+    let lock = Arc::new(RwLock::new(0));
+    let (gate, absent) = loop {
+        let held = lock.write();
+        let gate = Gate::default();
+        let absent = {
+            let (lock, gate) = (lock.clone(), gate.clone());
+            busy.spawn(move || {
+                spawn(move || gate.hold());
+                *lock.write() += 1;
+            })
+        };
+        poll_until("the worker to be busy", || gate.held() == 1);
+        drop(held);
+        if !lock.is_locked() {
+            break (gate, absent);
+        }
+        // It had waited for so long that it was handed over.
+        gate.open();
+        absent.join().unwrap();
+    };
+    let (held, arrived) = (lock.write(), Arc::new(AtomicBool::new(false)));
+    let before = *held;
+    let waits = {
+        let (lock, arrived) = (lock.clone(), arrived.clone());
+        other.spawn(move || {
+            arrived.store(true, SeqCst);
+            *lock.write() += 1;
+        })
+    };
+    poll_until("the other", || arrived.load(SeqCst));
+    // Its one worker runs this when it waits.
+    other.run(|| ());
+    let end = Instant::now() + MILLI;
+    poll_until("its patience to end", || Instant::now() >= end);
+    drop(held);
+    for _ in 0..40 {
+        drop(lock.write_timeout(Duration::from_secs(60)).expect("the lock is free"));
+    }
+    assert_eq!(*lock.read(), before + 1);
+    waits.join().unwrap();
+    gate.open();
+    absent.join().unwrap();
+    assert_eq!(*lock.read(), before + 2);
 }
 
 /// Readers that overlap so that the lock is never free of them: a writer gets in all the same.
@@ -583,6 +664,77 @@ fn a_rwlock_has_parking_lot_s_guards_and_is_not_poisoned() {
     let value = lock.read().clone();
     assert_eq!((Arc::strong_count(&value), *lock.into_inner()), (2, 4));
     assert_eq!(Arc::strong_count(&value), 1);
+}
+
+/// An unlock that is fair hands the lock over at once: so it is locked when that returns, by one that runs later.
+#[test]
+fn a_fair_unlock_of_a_rwlock_hands_it_over() {
+    alone(|| {
+        let (lock, arrived) = (Arc::new(RwLock::new(0)), Arc::new(AtomicUsize::new(0)));
+        let queue = |write: bool| {
+            let before = arrived.load(SeqCst);
+            let fiber = spawn({
+                let (lock, arrived) = (lock.clone(), arrived.clone());
+                move || {
+                    arrived.fetch_add(1, SeqCst);
+                    if write { *lock.write() += 1 } else { drop(lock.read()) }
+                }
+            });
+            until(|| arrived.load(SeqCst) > before);
+            fiber
+        };
+        let held = lock.read();
+        let writer = queue(true);
+        RwLockReadGuard::unlock_fair(held);
+        assert!(lock.is_locked_exclusive(), "the writer has it");
+        writer.join().unwrap();
+        let held = lock.write();
+        let readers = [queue(false), queue(false)];
+        RwLockWriteGuard::unlock_fair(held);
+        assert!(lock.is_locked() && !lock.is_locked_exclusive(), "the readers have it");
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        let mut held = lock.write();
+        RwLockWriteGuard::bump(&mut held);
+        let writer = queue(true);
+        RwLockWriteGuard::bump(&mut held);
+        assert_eq!(*held, 2, "the writer had its turn");
+        writer.join().unwrap();
+        drop(held);
+        let mut held = lock.read();
+        RwLockReadGuard::bump(&mut held);
+        let writer = queue(true);
+        RwLockReadGuard::bump(&mut held);
+        assert_eq!(*held, 3);
+        writer.join().unwrap();
+    });
+}
+
+/// A bump that must not wait panics before it has unlocked: else the guard, which is dropped by the panic, would unlock what another has.
+#[test]
+fn a_bump_where_it_must_not_suspend_leaves_the_lock_locked() {
+    alone(|| {
+        let locks: Arc<(Mutex<()>, RwLock<()>)> = Arc::default();
+        let arrived = Arc::new(AtomicUsize::new(0));
+        let (mut one, mut two) = (locks.0.lock(), locks.1.write());
+        let waiters = [true, false].map(|first| {
+            let (locks, arrived) = (locks.clone(), arrived.clone());
+            spawn(move || {
+                arrived.fetch_add(1, SeqCst);
+                if first { drop(locks.0.lock()) } else { drop(locks.1.write()) }
+            })
+        });
+        until(|| arrived.load(SeqCst) == 2);
+        no_suspend(|| {
+            assert!(panics(|| MutexGuard::bump(&mut one)) && locks.0.is_locked());
+            assert!(panics(|| RwLockWriteGuard::bump(&mut two)) && locks.1.is_locked_exclusive());
+        });
+        assert!(waiters.iter().all(|waiter| !waiter.is_finished()));
+        drop((one, two));
+        let mut shared = locks.1.read();
+        no_suspend(|| RwLockReadGuard::bump(&mut shared));
+        drop(shared);
+        waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    });
 }
 
 /// The raw locks serve lock_api's own types, timed forms included.

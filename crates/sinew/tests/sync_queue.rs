@@ -13,6 +13,35 @@ use sinew::{Runtime, spawn, yield_now};
 
 const MILLI: Duration = Duration::from_millis(1);
 
+sinew::fiber_local! {
+    #[inherit]
+    static USER: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+/// The fiber serves all who push: it has nothing from the one that happened to start it.
+#[test]
+fn the_handler_has_no_locals_of_those_who_push() {
+    for on in On::BOTH {
+        let seen = on.start(|| {
+            USER.set(7);
+            let seen = Arc::new(AtomicUsize::new(99));
+            let queue = {
+                let seen = seen.clone();
+                ExecutionQueue::new(move |tasks| {
+                    if tasks.by_ref().count() > 0 {
+                        seen.store(USER.get() as usize, SeqCst);
+                    }
+                })
+            };
+            drop(queue.push(()).unwrap());
+            queue.stop();
+            queue.join().unwrap();
+            seen.load(SeqCst)
+        })();
+        assert_eq!(seen, 0);
+    }
+}
+
 /// Tasks in the order of their execution, and how often the handler was told of the stop.
 type Notes = Arc<Mutex<(Vec<usize>, usize)>>;
 
@@ -320,6 +349,30 @@ fn a_handler_may_push_and_stop_but_not_join_itself() {
     queue.join().unwrap();
     assert_eq!((sum.load(SeqCst), refused.load(SeqCst)), (55, true));
     slot.lock().take();
+}
+
+/// The handler of a runtime that is being shut down is told so, and has the tasks that are left.
+#[test]
+fn a_shutdown_cancels_the_handler_and_leaves_it_its_tasks() {
+    let runtime = Runtime::builder().workers(1).build().unwrap();
+    let (done, begun) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let queue = {
+        let (done, begun) = (done.clone(), begun.clone());
+        ExecutionQueue::new(move |tasks| {
+            for () in tasks {
+                begun.store(true, SeqCst);
+                until(sinew::cancelled);
+                done.fetch_add(1, SeqCst);
+            }
+        })
+    };
+    runtime.run(|| {
+        drop(queue.push(()).unwrap());
+        until(|| begun.load(SeqCst));
+        drop(queue.push(()).unwrap());
+    });
+    runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+    assert_eq!(done.load(SeqCst), 2);
 }
 
 /// Pushes while the runtime is being shut down are executed all the same: by the fiber that is there, or by the pusher.

@@ -137,6 +137,25 @@ where
 {
     // User code first: nothing is half made when a `clone` panics.
     let inherited = context::inherit();
+    // SAFETY: the caller's promise.
+    unsafe { launch_with(groups, settings, inherited, site, closure) }
+}
+
+/// As [`launch`], with these locals.
+///
+/// # Safety
+/// As [`launch`].
+unsafe fn launch_with<F, T>(
+    groups: &Arc<Groups>,
+    settings: Settings,
+    inherited: Inherited,
+    site: &'static Location<'static>,
+    closure: F,
+) -> io::Result<Handle<T>>
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
     // SAFETY: the caller's promise; on failure the fiber was never queued and is taken apart again.
     unsafe {
         let worker = here().filter(|worker| Arc::ptr_eq(worker.groups(), groups));
@@ -571,6 +590,23 @@ fn unmake_batch<F>(batch: &List<Control>, error: io::Error) -> io::Error {
 pub(crate) fn nearest(groups: &Groups) -> &sched::Group {
     let index = here().filter(|worker| std::ptr::eq(&raw const **worker.groups(), groups)).map(|worker| worker.group().index);
     index.map_or_else(|| groups.nearest(), |index| &groups.all[index])
+}
+
+/// As [`spawn`](crate::spawn()), but the fiber has no locals from its spawner: for those that serve many, whoever is the first.
+#[track_caller]
+pub(crate) fn spawn_bare<F>(f: F) -> io::Result<JoinHandle<()>>
+where
+    F: FnOnce() + Send + 'static,
+{
+    let site = Location::caller();
+    // SAFETY: `F` is `'static`.
+    let launch = |groups: &Arc<Groups>| unsafe { launch_with(groups, Settings::default(), Inherited::default(), site, f) };
+    // As in `Builder::spawn`.
+    match here() {
+        Some(worker) => launch(worker.groups()),
+        None => launch(&current_groups()?),
+    }
+    .map(JoinHandle)
 }
 
 /// Makes a detached fiber, for its group's queue: whichever worker has room takes it, and those that come first are taken first.

@@ -14,6 +14,8 @@ use crate::rt::wait::Me;
 
 /// Lets a number of fibers, or plain threads, wait until all of them have come; then it begins anew. As [`std::sync::Barrier`].
 ///
+/// When the waits of all but the leader have returned it may be freed, even if the leader's has not.
+///
 /// # Suspends
 /// `wait` and `wait_timeout` do, until all have come. They are no [cancel points](crate::cancelled).
 ///

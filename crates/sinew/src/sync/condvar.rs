@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::monitor::{Monitor, Wait, await_wake};
 use super::mutex::MutexGuard;
 use super::raw_mutex::RawMutex;
+use crate::base::atomic::in_statics;
 use crate::fiber::state::Cause;
 use crate::fiber::waiters::{Waiter, Waiters};
 use crate::fiber::why::{At, Why};
@@ -46,9 +47,11 @@ pub struct Condvar {
 }
 
 impl Condvar {
-    /// One that nobody waits at.
-    pub const fn new() -> Self {
-        Self { monitor: Monitor::new(NOBODY, Waiters::new()) }
+    in_statics! {
+        /// One that nobody waits at.
+        pub const fn new() -> Self {
+            Self { monitor: Monitor::new(NOBODY, Waiters::new()) }
+        }
     }
 
     /// Unlocks the mutex, waits for a notification, and locks the mutex again.

@@ -22,7 +22,7 @@ use crate::fiber::Id;
 use crate::fiber::task::{discard, quietly};
 use crate::os::fork;
 use crate::os::lock::Lock;
-use crate::rt::spawn::Builder;
+use crate::rt::spawn::spawn_bare;
 use crate::rt::wait::{current, may_wait, yield_now};
 
 /// Tasks of each kind that a queue that rests keeps room for. Arbitrary.
@@ -35,6 +35,11 @@ const ROOM_KEPT: usize = 64;
 ///
 /// Tasks are executed in the order of their pushes, but urgent ones before all others. After [`stop`](Self::stop), or when the last handle is dropped, no more are taken; those that are there
 /// are executed, then the handler is called once more with [`Tasks::is_stopped`], and dropped. A handler that has a handle of its own queue keeps that from ending until `stop` is called.
+///
+/// # Where it runs
+/// In the runtime and the group of whoever pushes, or stops, while nobody executes; from plain threads in the default runtime. So it may be another each time the queue was empty. It has no
+/// [inherited](crate::fiber_local) locals of those who push. When that runtime is shut down, the fiber is cancelled as all others are: [`cancelled`](crate::cancelled()) is true in the handler, and its cancel points fail; what was pushed is
+/// executed all the same. A fiber that had not begun by then is dropped, and the next push, stop or join, from wherever, begins anew.
 ///
 /// # Panics of the handler
 /// Only the task in hand is gone with it, or the first one if it has taken none: so there is an end. The handler is called again with the others; [`join`](Self::join) gives the first panic.
@@ -332,7 +337,7 @@ impl<T: Send + 'static> Shared<T> {
     fn start(self: &Arc<Self>) {
         let executor = Executor { shared: Some(self.clone()) };
         // If that fails, the executor comes back as one that was dropped unrun: see there.
-        if Builder::new().spawn(move || executor.execute()).is_err() {
+        if spawn_bare(move || executor.execute()).is_err() {
             let mut state = self.state.lock();
             if !std::mem::replace(&mut state.executing, true) {
                 drop(state);

@@ -7,6 +7,7 @@ use lock_api::GuardNoSend;
 
 use super::raw_mutex::RawMutex;
 use crate::os::clock;
+use crate::rt::wait::Me;
 
 // SAFETY: the word lets one owner in at a time (`raw_mutex.rs`).
 unsafe impl lock_api::RawMutex for RawMutex {
@@ -35,10 +36,17 @@ unsafe impl lock_api::RawMutex for RawMutex {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as above. A bump refuses to wait while it still has the lock.
 unsafe impl lock_api::RawMutexFair for RawMutex {
     unsafe fn unlock_fair(&self) {
         self.release_fair();
+    }
+
+    #[track_caller]
+    unsafe fn bump(&self) {
+        let _may_wait = Me::to_wait();
+        self.release_fair();
+        self.take();
     }
 }
 

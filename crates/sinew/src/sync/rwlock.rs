@@ -7,6 +7,7 @@ use lock_api::GuardNoSend;
 
 use super::raw_rwlock::RawRwLock;
 use crate::os::clock;
+use crate::rt::wait::Me;
 
 // SAFETY: the word lets in one writer, or readers (`raw_rwlock.rs`).
 unsafe impl lock_api::RawRwLock for RawRwLock {
@@ -55,6 +56,35 @@ unsafe impl lock_api::RawRwLock for RawRwLock {
     }
 }
 
+// SAFETY: as above. A bump refuses to wait while it still has the lock.
+unsafe impl lock_api::RawRwLockFair for RawRwLock {
+    unsafe fn unlock_shared_fair(&self) {
+        self.release_read_fairly();
+    }
+
+    unsafe fn unlock_exclusive_fair(&self) {
+        self.release_write_fairly();
+    }
+
+    #[track_caller]
+    unsafe fn bump_shared(&self) {
+        if self.is_waited_for() {
+            let _may_wait = Me::to_wait();
+            self.release_read_fairly();
+            self.read();
+        }
+    }
+
+    #[track_caller]
+    unsafe fn bump_exclusive(&self) {
+        if self.is_waited_for() {
+            let _may_wait = Me::to_wait();
+            self.release_write_fairly();
+            self.write();
+        }
+    }
+}
+
 // SAFETY: as above; the writer becomes a reader in one step.
 unsafe impl lock_api::RawRwLockDowngrade for RawRwLock {
     unsafe fn downgrade(&self) {
@@ -88,10 +118,10 @@ unsafe impl lock_api::RawRwLockTimed for RawRwLock {
     }
 }
 
-/// Proof that a [`RwLock`] is locked for reading; dropping it unlocks. As parking_lot's: `RwLockReadGuard::map` is there.
+/// Proof that a [`RwLock`] is locked for reading; dropping it unlocks. As parking_lot's: `RwLockReadGuard::map`, `unlocked`, `unlock_fair`, `bump` are there.
 pub type RwLockReadGuard<'a, T> = lock_api::RwLockReadGuard<'a, RawRwLock, T>;
 
-/// Proof that a [`RwLock`] is locked for writing; dropping it unlocks. As parking_lot's: `RwLockWriteGuard::map` and `downgrade` are there.
+/// Proof that a [`RwLock`] is locked for writing; dropping it unlocks. As parking_lot's: `RwLockWriteGuard::map`, `downgrade`, `unlocked`, `unlock_fair`, `bump` are there.
 pub type RwLockWriteGuard<'a, T> = lock_api::RwLockWriteGuard<'a, RawRwLock, T>;
 
 /// A [`RwLockReadGuard`] that gives a part of the value.
@@ -105,7 +135,8 @@ pub type MappedRwLockWriteGuard<'a, T> = lock_api::MappedRwLockWriteGuard<'a, Ra
 /// As [`std::sync::RwLock`], without poisoning: a panic while it is locked unlocks it. Guards may be held while their fiber suspends: others then wait for as long. It can be a `static`.
 ///
 /// # Fairness
-/// Who comes may overtake those who wait, for half a millisecond and a few dozen times; once one has waited for that long, others queue, and who unlocks hands the lock over. Readers and writers take turns: after a writer
+/// Who comes may overtake those who wait, for half a millisecond; once one has waited for that long, others queue, and who unlocks hands the lock over. (One that was woken, and whose worker is busy elsewhere, may be
+/// overtaken a few dozen times more while nobody has the lock.) Readers and writers take turns: after a writer
 /// come all readers that wait, as one batch, else the next writer; after a batch the writer that has waited longest. So neither side starves. One that reads already and reads again may wait for
 /// a writer that waits for it, for ever.
 ///
@@ -199,7 +230,7 @@ impl<T: ?Sized> RwLock<T> {
         self.0.is_locked()
     }
 
-    /// Whether a writer has it at this moment, or waits for the last readers to leave.
+    /// Whether a writer has it at this moment.
     pub fn is_locked_exclusive(&self) -> bool {
         self.0.is_locked_exclusive()
     }

@@ -54,6 +54,17 @@ impl WaitGroup {
         }
     }
 
+    /// Gives up this clone if it is the last one, but for those that wait.
+    ///
+    /// # Suspends
+    /// No.
+    ///
+    /// # Errors
+    /// This clone, if there are others.
+    pub fn try_wait(self) -> Result<(), WaitGroup> {
+        if self.monitor.state() > 1 { Err(self) } else { Ok(()) }
+    }
+
     /// As [`wait`](Self::wait), at most for `timeout`.
     ///
     /// # Suspends

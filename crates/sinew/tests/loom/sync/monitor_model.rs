@@ -9,6 +9,7 @@ use super::event::Event;
 use super::latch::Latch;
 use super::once::Once;
 use super::semaphore::Semaphore;
+use super::wait_group::WaitGroup;
 use crate::base::atomic::{AtomicUsize, Relaxed};
 use crate::{check, check_notices};
 
@@ -108,6 +109,61 @@ fn latch() {
 #[test]
 fn a_latch_opens_when_all_have_counted_and_carries_what_each_wrote() {
     check(2, latch);
+}
+
+// WaitGroup
+
+/// Two have a part, one waits, patiently or not, and then once more: it sees what both wrote.
+fn wait_group(patient: bool) -> impl Fn() + Sync + Send + 'static {
+    move || {
+        let (group, cargo) = (WaitGroup::new(), Arc::new([Cargo::new(), Cargo::new()]));
+        let parts: Vec<_> = (0..2)
+            .map(|index| {
+                let (part, cargo) = (group.clone(), cargo.clone());
+                thread::spawn(move || {
+                    cargo[index].add();
+                    drop(part);
+                })
+            })
+            .collect();
+        if patient {
+            group.wait();
+        } else if let Err(group) = group.wait_timeout(SOON).or_else(WaitGroup::try_wait) {
+            group.wait();
+        }
+        assert_eq!(cargo[0].get() + cargo[1].get(), 2);
+        parts.into_iter().for_each(|part| part.join().unwrap());
+    }
+}
+
+/// Two wait for each other and for a third.
+fn waiting_group() {
+    let (group, cargo) = (WaitGroup::new(), Arc::new(Cargo::new()));
+    let (other, part) = (group.clone(), group.clone());
+    let waiter = thread::spawn({
+        let cargo = cargo.clone();
+        move || {
+            other.wait();
+            cargo.get()
+        }
+    });
+    let worker = thread::spawn({
+        let cargo = cargo.clone();
+        move || {
+            cargo.add();
+            drop(part);
+        }
+    });
+    group.wait();
+    assert_eq!(cargo.get() + waiter.join().unwrap(), 2);
+    worker.join().unwrap();
+}
+
+#[test]
+fn a_wait_group_ends_when_all_have_dropped_it_and_carries_what_each_wrote() {
+    check(2, wait_group(true));
+    check(1, wait_group(false));
+    check(1, waiting_group);
 }
 
 // Semaphore
@@ -229,6 +285,8 @@ fn a_barrier_has_one_leader_and_one_that_gives_up_does_not_count() {
 fn without_their_orderings_or_wakes_the_models_of_monitors_fail() {
     check_notices("relaxed", 2, event(true));
     check_notices("relaxed", 2, latch);
+    check_notices("relaxed", 2, wait_group(true));
+    check_notices("no kernel wake", 2, wait_group(true));
     check_notices("relaxed", 3, permits(1, &[(1, true), (1, true)]));
     check_notices("relaxed", 3, once(0));
     check_notices("relaxed", 3, barrier(0));

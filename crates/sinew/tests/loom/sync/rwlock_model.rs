@@ -32,6 +32,21 @@ fn write(guarded: &Guarded) -> usize {
     1
 }
 
+fn read_fairly(guarded: &Guarded) -> usize {
+    guarded.lock.read();
+    // SAFETY: loom checks that nobody writes.
+    guarded.sum.with(|sum| assert!(unsafe { *sum } < 9));
+    guarded.lock.release_read_fairly();
+    0
+}
+
+fn write_fairly(guarded: &Guarded) -> usize {
+    guarded.lock.write();
+    add(guarded);
+    guarded.lock.release_write_fairly();
+    1
+}
+
 fn write_soon(guarded: &Guarded) -> usize {
     if !guarded.lock.write_until(SOON) {
         return 0;
@@ -98,6 +113,13 @@ fn a_rwlock_that_is_handed_over_is_neither_lost_nor_doubled() {
     check(1, crowd(&[&[write], &[read], &[read]]));
     check(1, crowd(&[&[write_then_read], &[read_soon], &[write]]));
     clock::set_look_ns(0);
+}
+
+#[test]
+fn a_rwlock_that_is_unlocked_fairly_is_neither_lost_nor_doubled() {
+    check(3, crowd(&[&[write_fairly], &[write_fairly]]));
+    check(3, crowd(&[&[read_fairly], &[write_soon]]));
+    check(1, crowd(&[&[write_fairly], &[read_fairly], &[write]]));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Fibers inside tokio: async tasks hand plain, blocking-style work to fibers and await them.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::time::Duration;
 
 /// Plain recursive code that waits in the middle: no async, no boxing of futures.
@@ -35,13 +37,22 @@ fn main() {
     });
     assert_eq!(total, 2 + 4 + 8 + 16 + 32 + 64);
 
-    // And back: a fiber uses tokio's timers, with its handle entered.
+    // And back: two fibers use tokio's timers.
     sinew::run(|| {
-        let sleep = {
-            let _entered = handle.enter();
-            tokio::time::sleep(Duration::from_millis(2))
-        };
-        sinew::block_on(sleep);
-        println!("slept on tokio's clock in a fiber; {total} leaves in all");
+        let fibers = [2, 1].map(|millis| {
+            let handle = handle.clone();
+            sinew::spawn(move || block_on_tokio(&handle, async { tokio::time::sleep(Duration::from_millis(millis)).await }))
+        });
+        fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+        println!("slept on tokio's clock in fibers; {total} leaves in all");
     });
+}
+
+/// Polls the future with tokio's context, which is the thread's: entered around `block_on` instead, other fibers would find it while this one waits.
+fn block_on_tokio<F: Future>(tokio: &tokio::runtime::Handle, future: F) -> F::Output {
+    let mut future = pin!(future);
+    sinew::block_on(poll_fn(|context| {
+        let _entered = tokio.enter();
+        future.as_mut().poll(context)
+    }))
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use common::{in_child, is_child};
+use sinew::time::Timer;
 use sinew::{Builder, Runtime, blocking, cancelled, current, no_suspend, scope, shield, spawn, timeout, yield_now};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -50,6 +51,97 @@ fn on_a_plain_thread_it_runs_in_place() {
     let (outer, inner) = sinew::run(|| blocking(|| (std::thread::current().id(), blocking(|| std::thread::current().id()))));
     assert_eq!(outer, inner);
     assert!(catch_unwind(|| blocking(|| panic!("passed on"))).is_err());
+}
+
+/// The name of the thread that this is called on.
+fn thread_name() -> String {
+    std::thread::current().name().unwrap_or("nameless").to_owned()
+}
+
+#[test]
+fn what_a_job_starts_belongs_to_the_runtime_that_asked() {
+    const NAME: &str = "what_a_job_starts_belongs_to_the_runtime_that_asked";
+    if !is_child(NAME) {
+        // A process of its own: there is no default runtime, and none comes.
+        let output = in_child(NAME, &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    thread_local!(static MINE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
+    let builder = Runtime::builder().workers(2).blocking_threads(2);
+    let mine = builder.on_worker_start(|| MINE.set(true)).build().unwrap();
+    let job = || {
+        assert!(!MINE.get(), "a job is on no worker");
+        assert!(spawn(|| MINE.get()).join().unwrap());
+        assert!(Builder::new().spawn(|| MINE.get()).unwrap().join().unwrap());
+        assert!(sinew::spawn_batch([|| MINE.get(), || MINE.get()]).into_iter().all(|fiber| fiber.join().unwrap()));
+        assert!(sinew::run(|| MINE.get()));
+        assert!(scope(|s| s.spawn(|| MINE.get()).join().unwrap()));
+        assert!(blocking(|| spawn(|| MINE.get()).join().unwrap()), "a job within a job");
+        let (sender, receiver) = channel();
+        let _timer = Timer::after(MILLI, move || sender.send(MINE.get()).unwrap());
+        assert!(receiver.recv().unwrap(), "a timer's callback");
+        let quiet = Builder::new().quiet().spawn(|| MINE.get()).unwrap();
+        sinew::flush();
+        assert!(quiet.join().unwrap());
+        assert_eq!(sinew::metrics().workers.len(), 2);
+        // Also while it unwinds.
+        struct AtEnd;
+        impl Drop for AtEnd {
+            fn drop(&mut self) {
+                assert!(spawn(|| MINE.get()).join().unwrap());
+            }
+        }
+        let _at_end = AtEnd;
+        panic!("the end of the job");
+    };
+    mine.run(|| assert!(catch_unwind(|| blocking(job)).is_err()));
+    assert_eq!(sinew::metrics().workers.len(), 0, "a default runtime was started");
+    // On a plain thread it changes nothing.
+    assert!(blocking(|| spawn(|| !MINE.get() && thread_name().starts_with("sinew-0.")).join().unwrap()));
+    assert_ne!(sinew::metrics().workers.len(), 0);
+}
+
+#[test]
+fn a_thread_of_a_pool_forgets_for_whom_it_worked() {
+    let runtime = runtime(1, 1);
+    let handle = runtime.handle();
+    // What runs on the thread after its last job: the destructor of a thread-local, which knows of no runtime but the default one.
+    struct AtExit(std::sync::mpsc::Sender<usize>);
+    impl Drop for AtExit {
+        fn drop(&mut self) {
+            let _ = self.0.send(sinew::metrics().workers.len());
+        }
+    }
+    thread_local!(static AT_EXIT: std::cell::RefCell<Option<AtExit>> = const { std::cell::RefCell::new(None) });
+    let (sender, receiver) = channel();
+    runtime.run(|| blocking(move || AT_EXIT.set(Some(AtExit(sender)))));
+    runtime.shutdown_timeout(HOUR).unwrap();
+    assert_ne!(receiver.recv().unwrap(), handle.metrics().workers.len());
+}
+
+#[test]
+fn a_job_of_a_runtime_that_is_shut_down_is_refused_what_it_spawns() {
+    let runtime = runtime(1, 1);
+    let handle = runtime.handle();
+    let (begun, has_begun) = channel();
+    let (go, gate) = channel::<()>();
+    let fiber = runtime.spawn(move || {
+        blocking(move || {
+            begun.send(()).unwrap();
+            gate.recv().unwrap();
+            let spawned = Builder::new().spawn(|| ()).map(drop).map_err(|error| error.to_string());
+            let timer = catch_unwind(|| Timer::after(MILLI, || ()));
+            (spawned, timer.is_err(), catch_unwind(|| spawn(|| ())).is_err())
+        })
+    });
+    has_begun.recv().unwrap();
+    let shutdown = std::thread::spawn(move || runtime.shutdown_timeout(HOUR));
+    until(|| catch_unwind(AssertUnwindSafe(|| handle.spawn(|| ()))).is_err());
+    go.send(()).unwrap();
+    let (spawned, timer_refused, spawn_refused) = fiber.join().unwrap();
+    assert!(spawned.is_err_and(|text| text.contains("shut down")) && timer_refused && spawn_refused);
+    shutdown.join().unwrap().unwrap();
 }
 
 #[test]

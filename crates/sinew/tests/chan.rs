@@ -284,6 +284,18 @@ fn iterators_end_with_the_channel() {
     });
 }
 
+/// So they are not fused.
+#[test]
+fn an_iterator_that_was_cut_short_goes_on_afterwards() {
+    everywhere(|| {
+        let (sender, receiver) = unbounded();
+        let mut messages = receiver.iter();
+        assert!(timeout(MILLI, || messages.next()).is_err());
+        sender.send(7).unwrap();
+        assert_eq!(messages.next(), Some(7));
+    });
+}
+
 #[test]
 fn handles_know_their_channel() {
     let ((s1, r1), (s2, r2)) = (unbounded::<u8>(), unbounded::<u8>());

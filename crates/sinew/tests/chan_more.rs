@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use sinew::chan::{Cause, RecvError, Select, SendError, TryRecvError, broadcast, never, oneshot, watch};
-use sinew::{Runtime, no_suspend, scope, select, shield, spawn, timeout, yield_now};
+use sinew::{JoinHandle, Runtime, no_suspend, scope, select, shield, spawn, timeout, yield_now};
 
 const MICRO: Duration = Duration::from_micros(1);
 const MILLI: Duration = Duration::from_millis(1);
@@ -312,7 +312,7 @@ fn a_watched_value_is_the_last_one_sent() {
         sender.send(3).unwrap();
         assert_eq!((*receiver.borrow(), receiver.has_changed()), (3, Ok(true)));
         assert_eq!((receiver.changed(), *receiver.borrow(), receiver.has_changed()), (Ok(()), 3, Ok(false)));
-        sender.send_modify(|value| *value *= 10);
+        sender.send_modify(|value| *value *= 10).unwrap();
         let mut other = receiver.clone();
         assert_eq!((*receiver.borrow_and_update(), receiver.has_changed(), other.has_changed()), (30, Ok(false), Ok(true)));
         assert_eq!(other.changed(), Ok(()));
@@ -360,7 +360,7 @@ fn a_watch_without_receivers_gives_the_value_back() {
     let error = sender.send(String::from("new")).unwrap_err();
     assert!(sender.is_disconnected());
     assert_eq!((error.into_inner().as_str(), sender.borrow().as_str()), ("new", "old"));
-    sender.send_modify(|value| value.push('!'));
+    sender.send_modify(|value| value.push('!')).unwrap();
     assert_eq!(*sender.subscribe().borrow(), "old!");
 }
 
@@ -402,11 +402,12 @@ fn modifications_take_turns() {
                 .map(|_| {
                     s.spawn(|| {
                         for _ in 0..100 {
-                            sender.send_modify(|value| {
+                            let both = |value: &mut (u64, u64)| {
                                 value.0 += 1;
                                 yield_now();
                                 value.1 += 1;
-                            });
+                            };
+                            sender.send_modify(both).unwrap();
                         }
                     })
                 })
@@ -429,29 +430,158 @@ fn modifications_take_turns() {
     });
 }
 
-#[test]
-fn a_send_waits_for_a_modification_under_way() {
-    let runtime = workers(2);
-    let (sender, receiver) = watch(0);
-    let (modifying, go_on) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let modifier = {
-        let (sender, modifying, go_on) = (sender.clone(), modifying.clone(), go_on.clone());
+/// A fiber that modifies the value, and does not end before it is told to.
+fn modifies_slowly(runtime: &Runtime, sender: &watch::Sender<u64>) -> (JoinHandle<()>, Arc<AtomicBool>) {
+    let (begun, go_on) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let fiber = {
+        let (sender, begun, go_on) = (sender.clone(), begun.clone(), go_on.clone());
         runtime.spawn(move || {
-            sender.send_modify(|value| {
-                modifying.store(true, SeqCst);
+            let slowly = |value: &mut u64| {
+                begun.store(true, SeqCst);
                 until(|| go_on.load(SeqCst));
                 *value += 1;
-            })
+            };
+            sender.send_modify(slowly).unwrap();
         })
     };
-    until(|| modifying.load(SeqCst));
-    let sends = runtime.spawn(move || sender.send(100));
-    // Neither is seen before the modification ends; then both are, in turn.
-    assert_eq!(*receiver.borrow(), 0);
+    until(|| begun.load(SeqCst));
+    (fiber, go_on)
+}
+
+#[test]
+fn a_send_does_not_wait_for_a_modification_and_is_the_later_of_both() {
+    let runtime = workers(2);
+    let (sender, mut receiver) = watch(0);
+    let (modifier, go_on) = modifies_slowly(&runtime, &sender);
+    // Where it would have to wait, it panics.
+    no_suspend(|| sender.send(100)).unwrap();
+    assert_eq!((receiver.changed(), *receiver.borrow()), (Ok(()), 100));
     go_on.store(true, SeqCst);
     modifier.join().unwrap();
-    sends.join().unwrap().unwrap();
-    assert_eq!(*receiver.borrow(), 100);
+    assert_eq!((*receiver.borrow(), receiver.has_changed()), (100, Ok(false)));
+    // The next one modifies what was sent, and one that sends itself gives way to it.
+    sender.send_modify(|value| *value += 1).unwrap();
+    assert_eq!(*receiver.borrow(), 101);
+    let sends = |value: &mut u64| {
+        sender.send(7).unwrap();
+        *value = 8;
+    };
+    sender.send_modify(sends).unwrap();
+    assert_eq!(*receiver.borrow(), 7);
+}
+
+#[test]
+fn a_wait_to_modify_can_be_cut_short_and_loses_neither_turn_nor_closure() {
+    everywhere(|| {
+        let runtime = workers(1);
+        let (sender, receiver) = watch(0);
+        let (modifier, go_on) = modifies_slowly(&runtime, &sender);
+        assert!(catch_unwind(AssertUnwindSafe(|| no_suspend(|| sender.send_modify(|value| *value += 1000)))).is_err());
+        // A deadline.
+        let mut cause = None;
+        let late = timeout(MILLI, || cause = sender.send_modify(|value| *value += 1000).err().map(|error| error.cause));
+        assert!(late.is_err() && cause == Some(Cause::TimedOut));
+        // A cancel: before it waits, or while it does.
+        let cancelled: Vec<_> = (0..3)
+            .map(|_| {
+                let sender = sender.clone();
+                spawn(move || sender.send_modify(|value| *value += 1000).unwrap_err())
+            })
+            .collect();
+        let patient = {
+            let sender = sender.clone();
+            spawn(move || sender.send_modify(|value| *value += 10).unwrap())
+        };
+        yield_now();
+        for fiber in cancelled {
+            fiber.cancel();
+            let error = fiber.join().unwrap();
+            assert!(error.is_cancelled());
+            let mut number = 0;
+            error.into_inner()(&mut number);
+            assert_eq!(number, 1000, "the closure is given back");
+        }
+        go_on.store(true, SeqCst);
+        modifier.join().unwrap();
+        patient.join().unwrap();
+        assert_eq!(*receiver.borrow(), 11);
+        // Also where there is no need to wait; a send is no cancel point.
+        let fiber = spawn(move || {
+            sinew::current().cancel();
+            (sender.send_modify(|_| ()).is_err_and(|error| error.is_cancelled()), sender.send(5))
+        });
+        assert_eq!(fiber.join().unwrap(), (true, Ok(())));
+        assert_eq!(*receiver.borrow(), 5);
+    });
+}
+
+/// Claims that a turn is neither lost nor had by two: cancels and deadlines race the hand-over, and what is counted outside is what was counted inside.
+#[test]
+fn cancels_and_deadlines_against_turns_lose_none() {
+    let runtime = workers(2);
+    runtime.run(|| {
+        let (sender, receiver) = watch(0usize);
+        let done = AtomicUsize::new(0);
+        scope(|s| {
+            for who in 0..6usize {
+                let (sender, done) = (&sender, &done);
+                s.spawn(move || {
+                    for round in 0..rounds(300) {
+                        let add = |value: &mut usize| {
+                            *value += 1;
+                            yield_now();
+                        };
+                        let patience = if who % 2 == 0 { LONG } else { MICRO * (round % 20) as u32 };
+                        // One that was cut short and one that came in time say so truly.
+                        let _ = timeout(patience, || sender.send_modify(add).map(|()| done.fetch_add(1, SeqCst)).is_ok());
+                    }
+                });
+            }
+            for _ in 0..rounds(300) {
+                let sender = sender.clone();
+                let fiber = s.spawn(move || sender.send_modify(|value| *value += 1).is_ok());
+                yield_now();
+                fiber.cancel();
+                if fiber.join().unwrap() {
+                    done.fetch_add(1, SeqCst);
+                }
+            }
+        });
+        assert!(done.load(SeqCst) >= rounds(300) * 3);
+        assert_eq!(*receiver.borrow(), done.load(SeqCst));
+    });
+}
+
+#[test]
+fn a_wait_for_a_value_has_timed_forms() {
+    everywhere(|| {
+        let (sender, mut receiver) = watch(1);
+        assert_eq!(*receiver.wait_for_timeout(|value| *value == 1, Duration::ZERO).unwrap(), 1);
+        assert!(receiver.wait_for_timeout(|value| *value == 2, MICRO).unwrap_err().is_timeout());
+        assert!(receiver.wait_for_deadline(|value| *value == 2, Instant::now()).unwrap_err().is_timeout());
+        // Changes that do not do do not put the end off.
+        let (ended, theirs) = (Arc::new(AtomicBool::new(false)), sender.clone());
+        let restless = {
+            let ended = ended.clone();
+            spawn(move || {
+                let mut value = 10;
+                while !ended.load(SeqCst) {
+                    value += 1;
+                    theirs.send(value).unwrap();
+                    yield_now();
+                }
+            })
+        };
+        assert!(receiver.wait_for_timeout(|value| *value == 2, 5 * MILLI).unwrap_err().is_timeout());
+        ended.store(true, SeqCst);
+        restless.join().unwrap();
+        sender.send(3).unwrap();
+        assert_eq!(*receiver.wait_for_timeout(|value| *value == 3, Duration::MAX).unwrap(), 3);
+        let sends = spawn(move || sender.send(4).map(|()| sender));
+        assert_eq!(*receiver.wait_for_deadline(|value| *value == 4, Instant::now() + LONG).unwrap(), 4);
+        drop(sends.join().unwrap());
+        assert_eq!(receiver.wait_for_timeout(|value| *value == 5, LONG).unwrap_err(), RecvError::Disconnected);
+    });
 }
 
 #[test]
@@ -463,7 +593,7 @@ fn watched_values_are_dropped_once() {
     assert_eq!(dropped.load(SeqCst), 4);
     drop(kept);
     assert_eq!(dropped.load(SeqCst), 5);
-    sender.send_modify(|_| ());
+    sender.send_modify(|_| ()).unwrap();
     assert_eq!(dropped.load(SeqCst), 6);
     drop((sender, receiver));
     assert_eq!((dropped.load(SeqCst), Arc::strong_count(&dropped)), (7, 1));
@@ -477,7 +607,7 @@ fn a_watched_value_may_send_when_it_is_dropped() {
     impl Drop for Sends {
         fn drop(&mut self) {
             if let Some(sender) = self.1.take() {
-                let _ = sender.send(Sends("from a destructor", None));
+                let _ = sender.send_modify(|value| *value = Sends("from a destructor", None));
             }
         }
     }
@@ -487,7 +617,7 @@ fn a_watched_value_may_send_when_it_is_dropped() {
         // Where a send would have to wait, it panics.
         no_suspend(|| {
             sender.send(armed("old")).unwrap();
-            sender.send_modify(|value| value.1 = None);
+            sender.send_modify(|value| value.1 = None).unwrap();
             assert_eq!(receiver.borrow().0, "from a destructor");
             sender.send(Sends("first", None)).unwrap();
             let panics = AssertUnwindSafe(|| {
@@ -497,6 +627,19 @@ fn a_watched_value_may_send_when_it_is_dropped() {
                 })
             });
             assert!(catch_unwind(panics).is_err());
+            assert_eq!(receiver.borrow().0, "from a destructor");
+            // Sent to by its own closure: the modifier is the last to have the old value.
+            sender.send(armed("old")).unwrap();
+            sender.send_modify(|_| sender.send(Sends("sent", None)).unwrap()).unwrap();
+            assert_eq!(receiver.borrow().0, "from a destructor");
+            sender.send(armed("old")).unwrap();
+            let sends_and_panics = AssertUnwindSafe(|| {
+                sender.send_modify(|_| {
+                    sender.send(Sends("sent", None)).unwrap();
+                    panic!("as planned");
+                })
+            });
+            assert!(catch_unwind(sends_and_panics).is_err());
             assert_eq!(receiver.borrow().0, "from a destructor");
         });
     });

@@ -2,6 +2,7 @@
 
 use std::future::{Future, pending, poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -507,6 +508,41 @@ fn tokio_runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap()
 }
 
+/// The recipe in the docs of `block_on`.
+fn block_on_tokio<F: Future>(tokio: &tokio::runtime::Handle, future: F) -> F::Output {
+    let mut future = pin!(future);
+    block_on(poll_fn(|context| {
+        let _entered = tokio.enter();
+        future.as_mut().poll(context)
+    }))
+}
+
+#[test]
+fn tokios_context_is_there_while_its_futures_are_polled_and_at_no_other_time() {
+    let tokio = tokio_runtime();
+    let handle = tokio.handle().clone();
+    let polled = Arc::new(AtomicUsize::new(0));
+    // One worker: what one fiber leaves at the thread the others find. The first to begin is not the last to end.
+    runtime(1).run(|| {
+        let sleepers = [20, 2, 10].map(|millis| {
+            let (handle, polled) = (handle.clone(), polled.clone());
+            spawn(move || {
+                block_on_tokio(&handle, async {
+                    let sleep = tokio::time::sleep(millis * MILLI);
+                    polled.fetch_add(1, SeqCst);
+                    sleep.await;
+                    assert!(tokio::runtime::Handle::try_current().is_ok());
+                });
+                assert!(tokio::runtime::Handle::try_current().is_err());
+            })
+        });
+        until(|| polled.load(SeqCst) == sleepers.len());
+        let other = spawn(|| tokio::runtime::Handle::try_current().is_err());
+        assert!(other.join().unwrap(), "a fiber has another one's context");
+        sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
+    });
+}
+
 #[test]
 fn fibers_wait_for_tokios_channels_timers_and_tasks() {
     let tokio = tokio_runtime();
@@ -516,10 +552,7 @@ fn fibers_wait_for_tokios_channels_timers_and_tasks() {
         handle.spawn(async move { sender.send(7).unwrap() });
         assert_eq!(block_on(receiver).unwrap(), 7);
         let before = Instant::now();
-        {
-            let _entered = handle.enter();
-            block_on(tokio::time::sleep(2 * MILLI));
-        }
+        block_on_tokio(&handle, async { tokio::time::sleep(2 * MILLI).await });
         assert!(before.elapsed() >= 2 * MILLI);
         assert_eq!(block_on(handle.spawn(async { 9 })).unwrap(), 9);
         // A deadline of ours cuts a sleep of theirs.

@@ -812,3 +812,397 @@ fn a_storm_of_fibers_and_threads_loses_and_doubles_nothing() {
         assert!(count.sent.load(SeqCst) > 0 && count.alive.load(SeqCst) == 0, "{capacities:?}");
     }
 }
+
+// What Go's own tests claim of channels and `select`, in our own words; the name of theirs is in brackets.
+
+/// (fifo) A buffer is a queue; and of receivers that come one after the other each gets the next message.
+#[test]
+fn first_in_first_out() {
+    const COUNT: usize = 30;
+    everywhere(|| {
+        let (sender, receiver) = bounded(COUNT);
+        (0..COUNT).for_each(|i| sender.send(i).unwrap());
+        drop(sender);
+        assert!(receiver.iter().eq(0..COUNT));
+
+        let (sender, receiver) = bounded(0);
+        let (first, mut turn) = bounded(1);
+        let takers: Vec<_> = (0..COUNT)
+            .map(|i| {
+                let (next, next_turn) = bounded(1);
+                let (turn, receiver) = (std::mem::replace(&mut turn, next_turn), receiver.clone());
+                spawn(move || {
+                    turn.recv().unwrap();
+                    assert_eq!(receiver.recv(), Ok(i));
+                    next.send(()).unwrap();
+                })
+            })
+            .collect();
+        first.send(()).unwrap();
+        (0..COUNT).for_each(|i| sender.send(i).unwrap());
+        assert_eq!(turn.recv(), Ok(()), "the last one hands its turn on");
+        takers.into_iter().for_each(|taker| taker.join().unwrap());
+    });
+}
+
+/// (nonblock) With `default` a send and a receive do what can be done at once, and nothing else.
+#[test]
+fn a_default_is_taken_if_and_only_if_nobody_is_there() {
+    fn give<T: Clone>(sender: &Sender<T>, value: &T) -> bool {
+        select! { send(sender, value.clone()) -> sent => sent.is_ok(), default => false }
+    }
+    fn take<T>(receiver: &Receiver<T>) -> Option<T> {
+        select! { recv(receiver) -> message => message.ok(), default => None }
+    }
+    fn all<T: Clone + PartialEq + std::fmt::Debug + Send + 'static>(value: T) {
+        for capacity in 0..3 {
+            let (sender, receiver) = bounded(capacity);
+            assert_eq!(take(&receiver), None);
+            (0..capacity).for_each(|_| assert!(give(&sender, &value)));
+            assert!(!give(&sender, &value), "there is no room");
+            (0..capacity).for_each(|_| assert_eq!(take(&receiver).as_ref(), Some(&value)));
+            assert_eq!(take(&receiver), None);
+        }
+        // Nothing is held, but somebody comes.
+        let (sender, receiver) = bounded(0);
+        let (theirs, other) = (receiver.clone(), value.clone());
+        let taker = spawn(move || assert_eq!(theirs.recv(), Ok(other)));
+        while !give(&sender, &value) {
+            yield_now();
+        }
+        taker.join().unwrap();
+        let other = value.clone();
+        let giver = spawn(move || sender.send(other).unwrap());
+        let mut taken = None;
+        while taken.is_none() {
+            yield_now();
+            taken = take(&receiver);
+        }
+        assert_eq!(taken, Some(value));
+        giver.join().unwrap();
+    }
+    everywhere(|| {
+        all(7i32);
+        all(i64::MIN);
+        all(true);
+        all(String::from("seven"));
+    });
+}
+
+/// (goroutines) A number goes through many fibers, each of which adds one.
+#[test]
+fn a_chain_of_many_fibers_adds_up() {
+    const LINKS: usize = 5_000;
+    workers(2).run(|| {
+        let (first, mut last) = bounded::<usize>(0);
+        for _ in 0..LINKS {
+            let (sender, receiver) = bounded(0);
+            let before = std::mem::replace(&mut last, receiver);
+            spawn(move || sender.send(before.recv().unwrap() + 1).unwrap());
+        }
+        first.send(0).unwrap();
+        assert_eq!(last.recv(), Ok(LINKS));
+    });
+}
+
+/// (select4) Of an arm that does not fire neither pattern nor body is evaluated.
+#[test]
+fn only_the_body_of_the_arm_that_fired_is_run() {
+    everywhere(|| {
+        let (sender, receiver) = bounded(1);
+        let (_silent, never_ready) = bounded::<u32>(0);
+        sender.send(42).unwrap();
+        let (mut place, called) = (0, AtomicUsize::new(0));
+        let elsewhere = || called.fetch_add(1, SeqCst);
+        select! {
+            recv(never_ready) -> _ => _ = elsewhere(),
+            recv(receiver) -> message => place = message.unwrap(),
+        }
+        assert_eq!((place, called.load(SeqCst)), (42, 0));
+    });
+}
+
+/// (select5) All channels and values are evaluated once, in order, whichever arm fires; also where an evaluation is a `select!` itself.
+#[test]
+fn arms_are_evaluated_in_order_whichever_fires() {
+    everywhere(|| {
+        for fires in 0..4 {
+            let channels: Vec<_> = (0..4).map(|_| bounded::<usize>(1)).collect();
+            let (senders, receivers): (Vec<_>, Vec<_>) = channels.into_iter().unzip();
+            let log = std::cell::RefCell::new(Vec::new());
+            let noted = |what: &'static str| log.borrow_mut().push(what);
+            // Arms 0 and 1 receive, 2 and 3 send: all but one can do nothing.
+            if fires < 2 {
+                senders[fires].send(fires).unwrap();
+            }
+            for i in (2..4).filter(|&i| i != fires) {
+                senders[i].send(0).unwrap();
+            }
+            let (inner_sender, inner) = bounded(1);
+            let chosen = select! {
+                recv({ noted("receiver 0"); &receivers[0] }) -> message => message.unwrap(),
+                recv({
+                    inner_sender.send(1).unwrap();
+                    let index = select! { recv(inner) -> index => index.unwrap(), default => 9 };
+                    noted("receiver 1");
+                    &receivers[index]
+                }) -> message => message.unwrap(),
+                send({ noted("sender 2"); &senders[2] }, { noted("value 2"); 2 }) -> sent => sent.map(|()| 2).unwrap(),
+                send({ noted("sender 3"); &senders[3] }, { noted("value 3"); 3 }) -> sent => sent.map(|()| 3).unwrap(),
+            };
+            assert_eq!(chosen, fires);
+            assert_eq!(*log.borrow(), ["receiver 0", "receiver 1", "sender 2", "value 2", "sender 3", "value 3"]);
+        }
+    });
+}
+
+/// (select6) A select that waits behind another at one channel is fired by a second channel: it leaves the line of the first as it should be, which serves those who wait and those who come.
+#[test]
+fn a_select_that_leaves_a_line_leaves_the_others_there() {
+    for count in [1, 2] {
+        workers(count).run(|| {
+            for _ in 0..rounds(100) {
+                // Receivers.
+                let ((sender, receiver), (other_sender, other), (done, is_done)) = (bounded(0), bounded(0), unbounded());
+                let (ahead, r) = (receiver.clone(), receiver.clone());
+                let ahead = spawn(move || ahead.recv());
+                let selects = spawn(move || {
+                    select! {
+                        recv(r) -> _ => panic!("nothing was sent there yet"),
+                        recv(other) -> message => done.send(message).unwrap(),
+                    }
+                    r.recv()
+                });
+                let gives = spawn(move || other_sender.send(1));
+                assert_eq!(is_done.recv(), Ok(Ok(1)));
+                let both = [sender.send(2), sender.send(3)];
+                let mut got = [ahead.join().unwrap().unwrap(), selects.join().unwrap().unwrap()];
+                got.sort_unstable();
+                assert_eq!((both, got, gives.join().unwrap()), ([Ok(()), Ok(())], [2, 3], Ok(())));
+
+                // Senders.
+                let ((sender, receiver), (other_sender, other), (done, is_done)) = (bounded(0), bounded(0), unbounded());
+                let (ahead, s) = (sender.clone(), sender.clone());
+                let ahead = spawn(move || ahead.send(4));
+                let selects = spawn(move || {
+                    select! {
+                        send(s, 5) -> _ => panic!("nobody receives there yet"),
+                        recv(other) -> message => done.send(message).unwrap(),
+                    }
+                    s.send(6)
+                });
+                let gives = spawn(move || other_sender.send(1));
+                assert_eq!(is_done.recv(), Ok(Ok(1)));
+                let mut got = [receiver.recv().unwrap(), receiver.recv().unwrap()];
+                got.sort_unstable();
+                assert_eq!(got, [4, 6]);
+                assert_eq!((ahead.join().unwrap(), selects.join().unwrap(), gives.join().unwrap()), (Ok(()), Ok(()), Ok(())));
+            }
+        });
+    }
+}
+
+/// (select7) Every way to receive meets every way to send over a channel that holds nothing, whichever of them is there first: also two that select.
+#[test]
+fn every_way_to_give_meets_every_way_to_take() {
+    const WAYS: usize = 4;
+    fn give(way: usize, sender: &Sender<u32>, other: &Receiver<u32>) {
+        let sent = match way {
+            0 => sender.send(7),
+            1 => select! { send(sender, 7) -> sent => sent },
+            2 => select! { send(sender, 7) -> sent => sent, recv(other) -> _ => panic!("nothing comes there") },
+            _ => loop {
+                select! { send(sender, 7) -> sent => break sent, default => yield_now() }
+            },
+        };
+        sent.unwrap();
+    }
+    fn take(way: usize, receiver: &Receiver<u32>, other: &Receiver<u32>) -> u32 {
+        let received = match way {
+            0 => receiver.recv(),
+            1 => select! { recv(receiver) -> message => message },
+            2 => select! { recv(other) -> _ => panic!("nothing comes there"), recv(receiver) -> message => message },
+            _ => loop {
+                select! { recv(receiver) -> message => break message, default => yield_now() }
+            },
+        };
+        received.unwrap()
+    }
+    everywhere(|| {
+        // Two that only look, and never wait, need not meet.
+        for (giver, taker) in (0..WAYS * WAYS - 1).map(|i| (i / WAYS, i % WAYS)) {
+            let ((sender, receiver), (_silent, other)) = (bounded(0), bounded(0));
+            let (theirs, quiet) = (receiver.clone(), other.clone());
+            // The taker may be there first.
+            let takes = spawn(move || take(taker, &theirs, &quiet));
+            yield_now();
+            give(giver, &sender, &other);
+            assert_eq!(takes.join().unwrap(), 7);
+            // The giver may be there first.
+            let quiet = other.clone();
+            let gives = spawn(move || give(giver, &sender, &quiet));
+            yield_now();
+            assert_eq!(take(taker, &receiver, &other), 7);
+            gives.join().unwrap();
+        }
+    });
+}
+
+/// (TestSelectDuplicateChannel) A channel may be there twice: a message goes to one of the arms, and no wait is left behind by the other.
+#[test]
+fn a_channel_may_be_in_two_arms() {
+    workers(2).run(|| {
+        let (sender, receiver) = bounded(0);
+        let taker = spawn(move || {
+            let (mut sum, mut fired) = (0, [0usize; 2]);
+            while let Ok((arm, value)) = select! {
+                recv(receiver) -> message => message.map(|value| (0, value)),
+                recv(receiver) -> message => message.map(|value| (1, value)),
+            } {
+                fired[arm] += 1;
+                sum += value;
+            }
+            (sum, fired)
+        });
+        (1..=200usize).for_each(|value| sender.send(value).unwrap());
+        drop(sender);
+        let (sum, fired) = taker.join().unwrap();
+        assert_eq!((sum, fired[0] + fired[1]), (200 * 201 / 2, 200));
+        // Where a message is there already, the choice is at random.
+        let (sender, receiver) = unbounded();
+        (0..200).for_each(|i| sender.send(i).unwrap());
+        let first = (0..200).filter(|&i| select! { recv(receiver) -> m => m == Ok(i), recv(receiver) -> m => m != Ok(i) }).count();
+        assert!((1..200).contains(&first), "one arm always fired");
+        // The same, in a list.
+        sender.send(9).unwrap();
+        let mut list = Select::new();
+        let arms = [list.recv(&receiver), list.recv(&receiver)];
+        let operation = list.select();
+        assert!(arms.contains(&operation.index()));
+        assert_eq!((operation.recv(&receiver), receiver.try_recv()), (Ok(9), Err(TryRecvError::Empty)));
+    });
+}
+
+/// (TestSelfSelect) Who sends to and receives from one channel in one `select!` never meets itself, and two of them meet each other.
+#[test]
+fn a_select_does_not_meet_itself() {
+    for capacity in [0, 1] {
+        workers(2).run(move || {
+            let (sender, receiver) = bounded::<usize>(capacity);
+            if capacity == 0 {
+                let met = select! { send(sender, 1) -> _ => true, recv(receiver) -> _ => true, default(MILLI) => false };
+                assert!(!met);
+            }
+            let fibers: Vec<_> = (0..2)
+                .map(|me| {
+                    let (sender, receiver) = (sender.clone(), receiver.clone());
+                    spawn(move || {
+                        let (mut given, mut taken) = (0, 0);
+                        while given + taken < rounds(500) {
+                            select! {
+                                send(sender, me) -> sent => {
+                                    sent.unwrap();
+                                    given += 1;
+                                }
+                                recv(receiver) -> message => {
+                                    assert!(capacity > 0 || message != Ok(me), "it has its own message");
+                                    message.unwrap();
+                                    taken += 1;
+                                }
+                            }
+                        }
+                        (given, taken)
+                    })
+                })
+                .collect();
+            let counts: Vec<_> = fibers.into_iter().map(|fiber| fiber.join().unwrap()).collect();
+            let (given, taken) = (counts[0].0 + counts[1].0, counts[0].1 + counts[1].1);
+            assert_eq!(given - taken, receiver.len());
+        });
+    }
+}
+
+/// (zerosize) Messages without size are counted, handed over and dropped like any.
+#[test]
+fn messages_without_size_are_messages() {
+    static DROPPED: AtomicUsize = AtomicUsize::new(0);
+    #[derive(Debug)]
+    struct Empty;
+    impl Drop for Empty {
+        fn drop(&mut self) {
+            DROPPED.fetch_add(1, SeqCst);
+        }
+    }
+    for (sender, receiver) in [bounded(0), bounded(1), bounded(3), unbounded()] {
+        let before = DROPPED.load(SeqCst);
+        let gives = spawn(move || (0..100).for_each(|_| sender.send(Empty).unwrap()));
+        let taken = (0..100).filter(|_| select! { recv(receiver) -> message => message.is_ok(), default(LONG) => false }).count();
+        gives.join().unwrap();
+        assert_eq!((taken, receiver.recv().unwrap_err()), (100, RecvError::Disconnected));
+        assert_eq!(DROPPED.load(SeqCst) - before, 100);
+    }
+    // What is left is dropped with the channel, and what was not sent is given back.
+    let (sender, receiver) = bounded(3);
+    let before = DROPPED.load(SeqCst);
+    (0..3).for_each(|_| sender.send(Empty).unwrap());
+    let refused = select! { send(sender, Empty) -> _ => panic!("there is no room"), default => true };
+    assert!(refused && sender.is_full() && sender.len() == 3);
+    drop(receiver);
+    assert_eq!(DROPPED.load(SeqCst) - before, 4);
+    let given_back = select! { send(sender, Empty) -> sent => sent.unwrap_err() };
+    assert!(given_back.is_disconnected());
+    drop(given_back);
+    assert_eq!(DROPPED.load(SeqCst) - before, 5);
+    // A channel of arrays without elements.
+    let (sender, receiver) = unbounded::<[u64; 0]>();
+    (0..1000).for_each(|_| sender.send([]).unwrap());
+    assert_eq!((receiver.len(), receiver.try_iter().count()), (1000, 1000));
+}
+
+/// The end of a channel fires every select that waits there, on either side, while the other arms rest; each has the error once, and its message back.
+#[test]
+fn an_end_fires_all_selects_that_wait() {
+    const COUNT: usize = 20;
+    for count in [1, 2] {
+        workers(count).run(|| {
+            for _ in 0..rounds(10) {
+                let ((_data, inbox), (stop, stopped)) = (bounded::<u32>(0), bounded::<u32>(0));
+                let (outbox, nobody) = bounded::<usize>(0);
+                let begun = Arc::new(AtomicUsize::new(0));
+                let takers: Vec<_> = (0..COUNT)
+                    .map(|_| {
+                        let (inbox, stopped, begun) = (inbox.clone(), stopped.clone(), begun.clone());
+                        spawn(move || {
+                            begun.fetch_add(1, SeqCst);
+                            select! {
+                                recv(inbox) -> _ => panic!("nothing comes there"),
+                                recv(stopped) -> message => message.unwrap_err(),
+                            }
+                        })
+                    })
+                    .collect();
+                let givers: Vec<_> = (0..COUNT)
+                    .map(|i| {
+                        let (outbox, inbox, begun) = (outbox.clone(), inbox.clone(), begun.clone());
+                        spawn(move || {
+                            begun.fetch_add(1, SeqCst);
+                            select! {
+                                recv(inbox) -> _ => panic!("nothing comes there"),
+                                send(outbox, i) -> sent => sent.unwrap_err(),
+                            }
+                        })
+                    })
+                    .collect();
+                while begun.load(SeqCst) < 2 * COUNT {
+                    yield_now();
+                }
+                drop((stop, nobody));
+                takers.into_iter().for_each(|taker| assert_eq!(taker.join().unwrap(), RecvError::Disconnected));
+                for (i, giver) in givers.into_iter().enumerate() {
+                    let error = giver.join().unwrap();
+                    assert_eq!((error.value, error.cause), (i, Cause::Disconnected));
+                }
+            }
+        });
+    }
+}

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::channel::Until;
 use super::error::{Cause, SendError};
-use super::line::{Line, call, wait_while};
+use super::line::{call, wait_while};
 use crate::fiber::waiters::Waiters;
 use crate::fiber::why::At;
 use crate::os::fork;
@@ -23,6 +23,8 @@ use crate::rt::cancel::Cancelled;
 use crate::rt::wait::{Cut, enter_cancel_point};
 
 /// Makes a channel that keeps the last `capacity` messages, whose every message reaches every receiver.
+///
+/// It cannot be an arm of a [`select!`](crate::select): let a fiber receive, and forward to a channel that can.
 ///
 /// # Panics
 /// If `capacity` is 0, or so many messages are more than any memory has: room for them is taken at once.
@@ -54,12 +56,6 @@ struct Inside<T> {
     receivers: usize,
     /// They wait for the next message.
     line: Waiters,
-}
-
-impl<T> Line for Inside<T> {
-    fn line(&mut self) -> &mut Waiters {
-        &mut self.line
-    }
 }
 
 impl<T> Inside<T> {
@@ -226,8 +222,8 @@ impl<T: Clone> Receiver<T> {
             }
             // Woken, it finds something at the next look: only its own call goes on in its numbers.
             let next = self.next;
-            let must_wait = |inside: &Inside<T>| inside.next == next && inside.senders > 0;
-            wait_while(&self.channel.inside, must_wait, At::Receive, until)?;
+            let must_wait = |inside: &mut Inside<T>| inside.next == next && inside.senders > 0;
+            wait_while(&self.channel.inside, |inside| &mut inside.line, must_wait, At::Receive, until)?;
         }
     }
 

@@ -259,6 +259,14 @@ pub(super) enum Until {
 }
 
 impl Until {
+    /// The same, for a call that waits several times.
+    pub(super) fn fixed(self) -> Until {
+        match self {
+            Until::After(timeout) => Instant::now().checked_add(timeout).map_or(Until::Forever, Until::At),
+            other => other,
+        }
+    }
+
     /// The moment, as the runtime counts.
     #[inline]
     pub(super) fn ns(self) -> u64 {

@@ -6,32 +6,33 @@ use crate::fiber::why::{At, Why};
 use crate::os::lock::Lock;
 use crate::rt::wait::{Cut, Me, Wakes};
 
-/// What keeps a line of those who wait for a change.
-pub(super) trait Line {
-    fn line(&mut self) -> &mut Waiters;
-}
-
-/// Waits at `place` until somebody [calls](call) the line there, unless `must_wait` says that there is no need to, or `until` then. A cancel point.
+/// Waits in `line` at `place` until somebody claims it there, unless `must_wait` says that there is no need to, or `until` then. A cancel point.
 #[track_caller]
-pub(super) fn wait_while<Q: Line>(place: &Lock<Q>, must_wait: impl FnOnce(&Q) -> bool, at: At, until: Until) -> Result<(), Cut> {
+pub(super) fn wait_while<Q>(
+    place: &Lock<Q>,
+    line: impl Fn(&mut Q) -> &mut Waiters,
+    must_wait: impl FnOnce(&mut Q) -> bool,
+    at: At,
+    until: Until,
+) -> Result<(), Cut> {
     let me = Me::to_wait();
     let point = me.cancel_point()?;
     let waiter = Waiter::new(me.control(), ());
     let mut inside = place.lock();
-    if !must_wait(&inside) {
+    if !must_wait(&mut inside) {
         return Ok(());
     }
     // SAFETY: it is new, and stays in this frame until it was claimed or taken out below.
-    unsafe { inside.line().push(&waiter) };
+    unsafe { line(&mut inside).push(&waiter) };
     if !point.begin_held(Why::At(at)) {
         // SAFETY: it was queued above.
-        unsafe { inside.line().remove(&waiter) };
+        unsafe { line(&mut inside).remove(&waiter) };
         drop(inside);
         return Err(point.fail());
     }
     drop(inside);
-    // SAFETY: the wait was begun above; `call`, a cancel or the deadline ends it. The waiter is in this line or in none.
-    match unsafe { point.wait_at(place, until.ns(), |inside| _ = inside.line().remove(&waiter)) } {
+    // SAFETY: the wait was begun above; a claim, a cancel or the deadline ends it. The waiter is in this line or in none.
+    match unsafe { point.wait_at(place, until.ns(), |inside| _ = line(inside).remove(&waiter)) } {
         Ok(crate::fiber::state::Cause::Woken) => Ok(()),
         Ok(_) => Err(Cut::TimedOut),
         Err(cut) => Err(cut),

@@ -9,7 +9,10 @@
 //! | [`watch`](watch()) | many | many | every receiver | the last value |
 //!
 //! [`Sender`] and [`Receiver`] have the names and the behaviour of crossbeam-channel's; [`select!`](crate::select) waits for several at once. Differences: a wait suspends the fiber (on a
-//! plain thread it blocks the thread), and sends and receives are [cancel points](crate::cancelled), so their errors have more cases.
+//! plain thread it blocks the thread), and sends and receives are [cancel points](crate::cancelled), so their errors have more cases. [`broadcast`](broadcast()) and
+//! [`watch`](watch()) channels cannot be arms of a `select!`.
+//!
+//! No channel is a future. Async code awaits a fiber that receives: `spawn(move || receiver.recv()).await`.
 //!
 //! # Order
 //! Messages are received in the order in which they were sent. Those who wait, on either side, are served in the order in which they came, and nobody overtakes them.

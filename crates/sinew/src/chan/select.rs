@@ -45,7 +45,10 @@ use crate::rt::wait::{Cut, Me, enter_cancel_point};
 /// Receivers, senders and values are evaluated once, in order, before anything is done. This is Go's rule, and differs from
 /// crossbeam-channel's, which evaluates a value when its arm fires: here it may be handed over while this fiber sleeps. The value of an arm that does not
 /// fire is dropped. An arm takes a receiver or sender, or a reference, a `Box`, an `Rc` or an `Arc` of one; of other pointers what they
-/// point to (`recv(*guard)`). It does not take it away: the arm borrows it. The receiver may be that of a [`oneshot`](crate::chan::oneshot()). An arm that is to rest for now takes [`never`](crate::chan::never).
+/// point to (`recv(*guard)`). It does not take it away: the arm borrows it. The receiver may be that of a [`oneshot`](crate::chan::oneshot()), but not of
+/// a [`broadcast`](crate::chan::broadcast()) or [`watch`](crate::chan::watch()) channel: let a fiber receive there, and forward to a channel of its own. An arm that is to rest for now takes [`never`](crate::chan::never).
+///
+/// There is no biased form: to prefer a channel, [`try_recv`](crate::chan::Receiver::try_recv) it first. Nor are there channels that are clocks: `default(duration)` is a time-out, and a [`Timer`](crate::time::Timer) can send.
 ///
 /// For a list of channels that is made at run time, or for more than about 60 arms (the compiler's limit of recursion), there is [`Select`](crate::chan::Select).
 ///

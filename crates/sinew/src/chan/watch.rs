@@ -4,8 +4,13 @@
 //! keeps a sender waiting, nor the other way round, and no user code runs under a lock of ours (law R2). Rejected: a guard that locks the value (tokio): two fibers of
 //! a thread that hold one each could wait for each other for ever.
 //!
+//! A `send` waits for nobody, not even for a `send_modify` whose closure runs: it replaces the value at once, and what that closure made is dropped when it ends. This is as if
+//! the modification had come just before the send: nobody need have seen it, since receivers see the last value. Rejected: to have both take turns; a sender whose every call may wait for another's
+//! closure would have to be a cancel point, and could not say that it ends.
+//!
 //! # Invariants
-//! I1. While `writing`, one sender runs a user's closure on a copy of the value; nobody else changes the value meanwhile. No value is dropped in that turn. It hands its turn on, to one that waits, or to nobody.
+//! I1. While `writing`, one sender runs a user's closure on a copy of the value; nobody else does meanwhile. No value is dropped in that turn. It hands its turn on, to one that waits, or to nobody.
+//! I2. Each change of the value has a version of its own; only a `send` changes it in another's turn.
 
 use std::fmt;
 use std::ops::Deref;
@@ -15,14 +20,16 @@ use std::time::{Duration, Instant};
 
 use super::channel::{Until, wake};
 use super::error::{Cause, RecvError, SendError};
-use super::line::{Line, call, wait_while};
-use crate::fiber::waiters::{Waiter, Waiters};
-use crate::fiber::why::{At, Why};
+use super::line::{call, wait_while};
+use crate::fiber::waiters::Waiters;
+use crate::fiber::why::At;
 use crate::os::fork;
 use crate::os::lock::{Held, Lock};
-use crate::rt::wait::{Me, enter_cancel_point};
+use crate::rt::wait::{Cut, enter_cancel_point};
 
 /// Makes a channel that holds one value, whose receivers see the last one that was sent.
+///
+/// It cannot be an arm of a [`select!`](crate::select): let a fiber wait for changes, and forward them to a channel that can.
 ///
 /// # Examples
 /// ```
@@ -52,12 +59,6 @@ struct Inside<T> {
     writing: bool,
     /// They wait for their turn to change the value.
     writers: Waiters,
-}
-
-impl<T> Line for Inside<T> {
-    fn line(&mut self) -> &mut Waiters {
-        &mut self.line
-    }
 }
 
 /// The sending side of a [`watch`](super::watch()) channel. It can be cloned.
@@ -101,7 +102,7 @@ impl<T> Sender<T> {
     /// Replaces the value, and wakes those who wait for a change.
     ///
     /// # Suspends
-    /// Only while another sender's [`send_modify`](Self::send_modify) runs its closure. No cancel point.
+    /// No; so it is no cancel point either: one who is cancelled can still say how it went.
     ///
     /// # Errors
     /// If there is no receiver; `value` is in the error, and the old one stays.
@@ -109,49 +110,64 @@ impl<T> Sender<T> {
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
         fork::refuse();
         let value = Arc::new(value);
-        let mut inside = self.channel.lock();
-        let mut turn = None;
-        if inside.writing {
-            drop(inside);
-            turn = Some(self.take_turn());
-            inside = self.channel.lock();
-        }
+        let inside = self.channel.lock();
         if inside.receivers == 0 {
             drop(inside);
-            drop(turn);
             let value = Arc::into_inner(value).expect("nobody else has seen it");
             return Err(SendError::new(value, Cause::Disconnected));
         }
-        let old = publish(inside, value);
-        // A value's destructor may send to this channel.
-        drop(turn);
-        drop(old);
+        drop(publish(inside, value));
         Ok(())
     }
 
-    /// Has `modify` change a copy of the value, which then replaces it; wakes those who wait for a change. Senders take turns, so that no change is lost; receivers see the old
-    /// value meanwhile. It is done also if there is no receiver.
+    /// Has `modify` change a copy of the value, which then replaces it; wakes those who wait for a change. It is done also if there is no receiver.
     ///
-    /// `modify` must not send to this very channel: it would wait for itself.
+    /// Those who modify take turns, so that no change is lost; receivers see the old value meanwhile. A [`send`](Self::send) that comes while `modify` runs, be it from there, counts as the later
+    /// of both: its value stays. `modify` must not modify this very channel: it would wait for itself.
     ///
     /// # Suspends
-    /// While another sender modifies the value, and where `modify` does. No cancel point.
+    /// While another modifies the value, and where `modify` does. A [cancel point](crate::cancelled): one that is cut short has not called `modify`. It fails also where it would not have to wait,
+    /// if the caller is cancelled or late already.
+    ///
+    /// # Errors
+    /// If the wait was cut short; `modify` is in the error.
     ///
     /// # Panics
     /// If `modify` does; the value stays as it was.
+    ///
+    /// # Examples
+    /// ```
+    /// let (sender, receiver) = sinew::chan::watch(vec![1]);
+    /// sender.send_modify(|list| list.push(2)).unwrap();
+    /// assert_eq!(*receiver.borrow(), [1, 2]);
+    /// ```
     #[track_caller]
-    pub fn send_modify(&self, modify: impl FnOnce(&mut T))
+    pub fn send_modify<F>(&self, modify: F) -> Result<(), SendError<F>>
     where
+        F: FnOnce(&mut T),
         T: Clone,
     {
-        // Declared before the turn: if `modify` panics, it is dropped after the turn was handed on, and may send to this channel.
-        let mut value;
-        let turn = self.take_turn();
-        value = Arc::new(T::clone(&self.borrow()));
-        modify(Arc::get_mut(&mut value).expect("nobody else has seen it"));
-        let old = publish(self.channel.lock(), value);
+        // Declared before the turn, and so dropped after it whatever happens: a value's destructor may modify this channel's.
+        let (old, version);
+        let mut new;
+        let turn = match self.take_turn() {
+            Ok(turn) => turn,
+            Err(cut) => return Err(SendError::new(modify, cut)),
+        };
+        (old, version) = self.snapshot();
+        new = Arc::new(T::clone(&old));
+        modify(Arc::get_mut(&mut new).expect("nobody else has seen it"));
+        let inside = self.channel.lock();
+        let surplus = if inside.version == version {
+            publish(inside, new)
+        } else {
+            // Somebody has sent (I2).
+            drop(inside);
+            new
+        };
         drop(turn);
-        drop(old);
+        drop(surplus);
+        Ok(())
     }
 
     /// The value as it is now.
@@ -176,35 +192,23 @@ impl<T> Sender<T> {
         self.channel.lock().receivers
     }
 
-    /// Waits until nobody else is writing (I1). Not a cancel point, as no lock is.
-    #[track_caller]
-    fn take_turn(&self) -> Turn<'_, T> {
-        fork::refuse();
-        let mut inside = self.channel.lock();
-        if inside.writing {
-            drop(inside);
-            self.wait_for_turn();
-        } else {
-            inside.writing = true;
-        }
-        Turn(self)
+    /// The value and its version.
+    fn snapshot(&self) -> (Arc<T>, u64) {
+        let inside = self.channel.lock();
+        (inside.value.clone(), inside.version)
     }
 
-    #[cold]
+    /// Waits until nobody else is writing (I1). A cancel point.
     #[track_caller]
-    fn wait_for_turn(&self) {
-        let me = Me::to_wait();
-        let waiter = Waiter::new(me.control(), ());
-        let mut inside = self.channel.lock();
-        if !std::mem::replace(&mut inside.writing, true) {
-            return;
+    fn take_turn(&self) -> Result<Turn<'_, T>, Cut> {
+        fork::refuse();
+        enter_cancel_point()?;
+        let is_anothers = |inside: &mut Inside<T>| std::mem::replace(&mut inside.writing, true);
+        if is_anothers(&mut self.channel.lock()) {
+            // Who claims this one leaves it the turn.
+            wait_while(&self.channel, |inside| &mut inside.writers, is_anothers, At::Watch, Until::Forever)?;
         }
-        // SAFETY: it is new, and stays in this frame until it was claimed: nothing else ends this wait.
-        unsafe { inside.writers.push(&waiter) };
-        me.begin_wait(Why::At(At::Watch));
-        drop(inside);
-        // SAFETY: the wait was begun above; whoever has the turn ends it.
-        unsafe { me.wait(u64::MAX) };
+        Ok(Turn(self))
     }
 }
 
@@ -298,8 +302,8 @@ impl<T> Receiver<T> {
         enter_cancel_point()?;
         if !self.has_changed()? {
             let seen = self.seen;
-            let must_wait = |inside: &Inside<T>| inside.version == seen && inside.senders > 0;
-            wait_while(&self.channel, must_wait, At::Watch, until)?;
+            let must_wait = |inside: &mut Inside<T>| inside.version == seen && inside.senders > 0;
+            wait_while(&self.channel, |inside| &mut inside.line, must_wait, At::Watch, until)?;
             // Woken by a change, or by the end of the last sender.
             self.has_changed()?;
         }
@@ -315,8 +319,46 @@ impl<T> Receiver<T> {
     /// # Errors
     /// As [`changed`](Self::changed).
     #[track_caller]
-    pub fn wait_for(&mut self, mut condition: impl FnMut(&T) -> bool) -> Result<Ref<T>, RecvError> {
+    pub fn wait_for(&mut self, condition: impl FnMut(&T) -> bool) -> Result<Ref<T>, RecvError> {
+        self.wait_for_until(condition, Until::Forever)
+    }
+
+    /// As [`wait_for`](Self::wait_for), for at most `timeout`.
+    ///
+    /// # Suspends
+    /// As [`wait_for`](Self::wait_for).
+    ///
+    /// # Errors
+    /// As [`wait_for`](Self::wait_for); [`is_timeout`](RecvError::is_timeout) if there was no such value in time.
+    ///
+    /// # Examples
+    /// ```
+    /// let (sender, mut receiver) = sinew::chan::watch(1);
+    /// let hour = std::time::Duration::from_secs(3600);
+    /// sinew::spawn(move || (2..5).try_for_each(|value| sender.send(value)));
+    /// assert_eq!(*receiver.wait_for_timeout(|value| *value > 3, hour).unwrap(), 4);
+    /// ```
+    #[track_caller]
+    pub fn wait_for_timeout(&mut self, condition: impl FnMut(&T) -> bool, timeout: Duration) -> Result<Ref<T>, RecvError> {
+        self.wait_for_until(condition, Until::After(timeout))
+    }
+
+    /// As [`wait_for`](Self::wait_for), until `deadline`.
+    ///
+    /// # Suspends
+    /// As [`wait_for`](Self::wait_for).
+    ///
+    /// # Errors
+    /// As [`wait_for_timeout`](Self::wait_for_timeout).
+    #[track_caller]
+    pub fn wait_for_deadline(&mut self, condition: impl FnMut(&T) -> bool, deadline: Instant) -> Result<Ref<T>, RecvError> {
+        self.wait_for_until(condition, Until::At(deadline))
+    }
+
+    #[track_caller]
+    fn wait_for_until(&mut self, mut condition: impl FnMut(&T) -> bool, until: Until) -> Result<Ref<T>, RecvError> {
         enter_cancel_point()?;
+        let until = until.fixed();
         loop {
             let value = self.borrow_and_update();
             if condition(&value) {
@@ -324,7 +366,7 @@ impl<T> Receiver<T> {
             }
             // Not kept while it waits: it may be large.
             drop(value);
-            self.changed_until(Until::Forever)?;
+            self.changed_until(until)?;
         }
     }
 }

@@ -29,8 +29,28 @@ const _: () = assert!(size_of::<*const ()>() == size_of::<u64>(), "a waker holds
 
 /// Runs a future to its end, here: in a fiber, or on a plain thread, which it blocks.
 ///
-/// The future need not be `Send`, and may borrow: it stays where it is. It is not part of any async runtime: what needs one, as tokio's sockets and timers do, needs that one's
-/// handle entered around this call. One that wakes itself again and again does not keep others from running.
+/// The future need not be `Send`, and may borrow: it stays where it is. One that wakes itself again and again does not keep others from running.
+///
+/// # Futures that need tokio
+/// This is no part of any async runtime. What needs one, as tokio's sockets and timers do, needs its context where they are made and polled, and the context is the thread's: other fibers
+/// run there while this one waits. So it is entered for each poll, never around this call: a guard of tokio's that is held while its fiber waits is seen by other fibers, and panics if they
+/// have guards of their own. For the same reason nothing in that future may suspend but by `await`.
+///
+/// ```
+/// fn block_on_tokio<F: Future>(tokio: &tokio::runtime::Handle, future: F) -> F::Output {
+///     let mut future = std::pin::pin!(future);
+///     sinew::block_on(std::future::poll_fn(|context| {
+///         let _entered = tokio.enter();
+///         future.as_mut().poll(context)
+///     }))
+/// }
+/// # let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+/// # let handle = tokio.handle().clone();
+/// // Made where it is polled: inside of `async`.
+/// sinew::run(|| block_on_tokio(&handle, async { tokio::time::sleep(std::time::Duration::from_millis(1)).await }));
+/// ```
+///
+/// What is `Send` can as well be a task of tokio's, which needs nothing: `block_on(handle.spawn(future))`.
 ///
 /// # Suspends
 /// Yes, until a waker of the future is called; unless it is ready at the first poll. No cancel point: [`try_block_on`] is.

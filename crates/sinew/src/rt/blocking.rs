@@ -7,17 +7,18 @@
 //! library (a cancel, an `unpark`, a handle by which either may come later) ends with that thread: it leaves, and another takes its place.
 
 use std::any::Any;
-use std::cell::UnsafeCell;
+use std::cell::{RefCell, UnsafeCell};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use super::wait::Me;
-use crate::base::atomic::Relaxed;
+use crate::base::atomic::{Relaxed, thread_local};
 use crate::fiber::Control;
 use crate::fiber::state::Cause;
 use crate::fiber::why::{At, Why};
 use crate::os::{clock, thread};
+use crate::sched::groups::Groups;
 use crate::sched::pool::{Next, Pool, Submit, Task};
 use crate::sched::worker::{Worker, make_ready};
 
@@ -38,9 +39,10 @@ const OWN_REFERENCES: u32 = 2;
 ///
 /// Each runtime has threads for this, at most [`RuntimeBuilder::blocking_threads`](crate::RuntimeBuilder::blocking_threads); what comes when all are busy waits its turn, first come, first served. A thread
 /// is used again by other jobs, and leaves when it was idle for [a while](crate::RuntimeBuilder::blocking_idle). There is no fiber inside `f`: it is on a plain thread, with that
-/// thread's thread-locals, and no cancel or deadline of the caller reaches it. Jobs that wait for other jobs can fill the pool with nothing but waiting.
+/// thread's thread-locals, and no cancel or deadline of the caller reaches it. But the current runtime is the caller's: what `f` spawns belongs there, and so do the
+/// [timers](crate::time::Timer) that it starts; if that is being shut down meanwhile they are refused, as by its [`Handle`](crate::Handle). Jobs that wait for other jobs can fill the pool with nothing but waiting.
 ///
-/// Called on a plain thread, which it would block in any case, it runs `f` right there.
+/// Called on a plain thread, which it would block in any case, it runs `f` right there, and changes nothing for it.
 ///
 /// # Suspends
 /// Yes, until `f` has ended. No cancel point: `f` cannot be cut short, and a shutdown waits for it, or names the fiber.
@@ -75,7 +77,9 @@ where
 {
     let me = Me::to_wait();
     let Me::Fiber(worker, control) = me else { return Ok(f()) };
-    let job = Job { task: Task::new(control, do_job::<F, T>), f: UnsafeCell::new(Some(f)), outcome: UnsafeCell::new(None) };
+    let groups = worker.groups().clone();
+    let f = move || on_behalf_of(groups, f);
+    let job = Job { task: Task::new(control, run_of(&f)), f: UnsafeCell::new(Some(f)), outcome: UnsafeCell::new(None) };
     let outside = &worker.groups().outside;
     outside.fetch_add(1, Relaxed);
     // SAFETY: the job stays in this frame until its wait has ended.
@@ -87,6 +91,30 @@ where
         (Some(error), _) => Err(io::Error::from_raw_os_error(error)),
         (None, None) => unreachable!("a job was neither done nor refused"),
     }
+}
+
+thread_local! {
+    /// On a thread of a pool: the runtime of the fiber whose job it does. Fibers never come here: theirs is their worker's.
+    static ASKER: RefCell<Option<Arc<Groups>>> = const { RefCell::new(None) };
+}
+
+/// The runtime of the fiber for whom this thread, which is no worker, does a blocking job. Not inlined: law R1.
+#[inline(never)]
+pub(crate) fn asker() -> Option<Arc<Groups>> {
+    ASKER.try_with(|asker| asker.borrow().clone()).unwrap_or(None)
+}
+
+/// Runs `f`, a job of a fiber of `groups`.
+fn on_behalf_of<T>(groups: Arc<Groups>, f: impl FnOnce() -> T) -> T {
+    struct Forget;
+    impl Drop for Forget {
+        fn drop(&mut self) {
+            let _groups = ASKER.with(RefCell::take);
+        }
+    }
+    ASKER.with(|asker| asker.replace(Some(groups)));
+    let _forget = Forget;
+    f()
 }
 
 #[cold]
@@ -105,6 +133,11 @@ struct Job<F, T> {
     task: Task,
     f: UnsafeCell<Option<F>>,
     outcome: UnsafeCell<Option<Result<T, Box<dyn Any + Send>>>>,
+}
+
+/// The deed of a job with this closure, whose type has no name.
+fn run_of<F: FnOnce() -> T, T>(_: &F) -> unsafe fn(*const Task) {
+    do_job::<F, T>
 }
 
 /// Does a job on this thread.

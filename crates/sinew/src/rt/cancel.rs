@@ -85,11 +85,11 @@ impl From<Cut> for io::Error {
 /// | [`park`](crate::park), [`park_timeout`](crate::park_timeout) | yes | yes | an `unpark` that came before, or comes later, is kept for the next park |
 /// | [`Interval::tick`](crate::time::Interval::tick) | yes | yes | the tick, which is still to come |
 /// | [`yield_now`](crate::yield_now) | yes | no | |
-/// | `send`, `recv`, their `_timeout` and `_deadline` forms and iterators, of all [channels](crate::chan) | yes, unless it can be done at once; never, where the channel has no limit | yes, also where it can be done at once | nothing was sent, and the error has the message; nothing was received |
+/// | `send`, `recv`, their `_timeout` and `_deadline` forms and iterators, of all [channels](crate::chan) but for the sends below | yes, unless it can be done at once; never, where the channel has no limit | yes, also where it can be done at once | nothing was sent, and the error has the message; nothing was received |
 /// | [`select!`](crate::select), [`Select`](crate::chan::Select) | yes, unless an arm can be done at once | yes, also then: the first arm fires with the error | all arms |
-/// | `changed`, `wait_for` of a [`watch`](crate::chan::watch()) channel | yes, unless it has changed | yes | a change is there for the next call |
-/// | `try_send`, `try_recv`, `select!` with `default`; `send` of a [`oneshot`](crate::chan::oneshot()) or [`broadcast`](crate::chan::broadcast()) channel | no | no | |
-/// | `send`, `send_modify` of a [`watch`](crate::chan::watch()) channel | while another modifies the value | no | |
+/// | `changed`, `wait_for` of a [`watch`](crate::chan::watch()) channel, and their `_timeout` and `_deadline` forms | yes, unless it has changed | yes, also then | a change is there for the next call |
+/// | `send_modify` of a [`watch`](crate::chan::watch()) channel | while another modifies the value | yes, also where none does | the value is as it was, and the error has the closure |
+/// | `try_send`, `try_recv`, `select!` with `default`; `send` of a [`oneshot`](crate::chan::oneshot()), [`broadcast`](crate::chan::broadcast()) or [`watch`](crate::chan::watch()) channel | no | no | |
 /// | [`JoinHandle::join`](crate::JoinHandle::join), [`ScopedJoinHandle::join`](crate::ScopedJoinHandle::join) | yes, unless it has ended | no | |
 /// | [`run`](crate::run), [`Runtime::run`](crate::Runtime::run), [`Handle::run`](crate::Handle::run) | yes | no | |
 /// | [`scope`](crate::scope), at its end | yes | no | |

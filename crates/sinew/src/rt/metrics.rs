@@ -10,7 +10,7 @@ use crate::base::histogram::{Counts, Histogram};
 use crate::fiber::stack;
 use crate::os::{clock, fork};
 use crate::rt::builder::environment;
-use crate::rt::runtime::default_groups;
+use crate::rt::runtime::groups_of_thread;
 use crate::sched::group::{Counters, Group, Seat};
 use crate::sched::groups::Groups;
 use crate::sched::worker::here;
@@ -170,7 +170,7 @@ pub fn metrics() -> Metrics {
     fork::refuse();
     match here() {
         Some(worker) => Metrics::of(worker.groups()),
-        None => default_groups().map_or_else(Metrics::none, |groups| Metrics::of(&groups)),
+        None => groups_of_thread().map_or_else(Metrics::none, |groups| Metrics::of(&groups)),
     }
 }
 

@@ -6,6 +6,7 @@ use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::blocking::asker;
 use super::builder::RuntimeBuilder;
 use super::context::region;
 use super::metrics::Metrics;
@@ -280,7 +281,7 @@ fn work(groups: &Arc<Groups>, group: usize, seat: usize) {
 
 static DEFAULT: OnceLock<Runtime> = OnceLock::new();
 
-/// The group in which a fiber spawned here belongs: the current fiber's, else the default runtime's.
+/// The runtime to which a fiber spawned here belongs: the current fiber's; that of the fiber for which this thread does a blocking job; else the default one.
 pub(crate) fn current_groups() -> io::Result<Arc<Groups>> {
     if let Some(worker) = here() {
         return Ok(worker.groups().clone());
@@ -288,7 +289,7 @@ pub(crate) fn current_groups() -> io::Result<Arc<Groups>> {
     if fork::is_child() {
         return Err(io::Error::other(fork::REFUSAL));
     }
-    if let Some(groups) = default_groups() {
+    if let Some(groups) = groups_of_thread() {
         return Ok(groups);
     }
     let runtime = Runtime::builder().build()?;
@@ -296,7 +297,7 @@ pub(crate) fn current_groups() -> io::Result<Arc<Groups>> {
     Ok(DEFAULT.get_or_init(|| runtime).groups.clone())
 }
 
-/// The default runtime's groups, if it has started.
-pub(crate) fn default_groups() -> Option<Arc<Groups>> {
-    DEFAULT.get().map(|runtime| runtime.groups.clone())
+/// As `current_groups`, for a thread that is no worker; `None` if that is the default runtime, and it has not started.
+pub(crate) fn groups_of_thread() -> Option<Arc<Groups>> {
+    asker().or_else(|| DEFAULT.get().map(|runtime| runtime.groups.clone()))
 }

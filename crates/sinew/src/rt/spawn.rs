@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use super::cancel::within;
 use super::context::{self, refuse_in_region};
 use super::fiber::Fiber;
-use super::runtime::{current_groups, default_groups};
+use super::runtime::{current_groups, groups_of_thread};
 use super::scope::{Scope, ScopedJoinHandle};
 use super::wait::Me;
 use crate::base::atomic::Relaxed;
@@ -538,7 +538,7 @@ pub fn flush() {
     fork::refuse();
     match here() {
         Some(worker) => worker.groups().flush(),
-        None => default_groups().iter().for_each(|groups| groups.flush()),
+        None => groups_of_thread().iter().for_each(|groups| groups.flush()),
     }
 }
 

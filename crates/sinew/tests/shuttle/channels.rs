@@ -270,10 +270,11 @@ fn a_watcher_sees_the_last_value() {
                 .map(|_| {
                     let sender = sender.clone();
                     start(group, move || {
-                        sender.send_modify(|value| {
+                        let add = |value: &mut i32| {
                             *value += 1;
                             yield_now();
-                        })
+                        };
+                        sender.send_modify(add).unwrap();
                     })
                 })
                 .collect();
@@ -286,6 +287,37 @@ fn a_watcher_sees_the_last_value() {
             }
             assert_eq!(*receiver.borrow(), 2);
             writers.into_iter().for_each(|w| w.join().unwrap());
+        });
+    });
+}
+
+/// Three take turns to modify while one of them is cancelled and another value is sent: no turn is lost, and what is there in the end is what some order of them makes.
+#[test]
+fn turns_a_cancel_and_a_send_have_an_order() {
+    explore(|| {
+        with_workers(2, |group| {
+            let (sender, receiver) = watch(0);
+            let add = |amount: i32| {
+                let sender = sender.clone();
+                let body = move || {
+                    let add = |value: &mut i32| {
+                        *value += amount;
+                        yield_now();
+                    };
+                    sender.send_modify(add).is_ok()
+                };
+                start(group, body)
+            };
+            let (first, second, cut) = (add(1), add(2), add(4));
+            cut.cancel();
+            // A thread, beside them.
+            sender.send(100).unwrap();
+            let was_done = cut.join().unwrap();
+            assert!(first.join().unwrap() && second.join().unwrap());
+            let left = *receiver.borrow() - 100;
+            assert!((0..=7).contains(&left) && (was_done || left & 4 == 0), "{left}");
+            sender.send_modify(|value| *value = 1).unwrap();
+            assert_eq!(*receiver.borrow(), 1);
         });
     });
 }

@@ -31,7 +31,7 @@ pub mod runtime {
         Ok(here().expect("on a worker").groups().clone())
     }
 
-    pub fn default_groups() -> Option<Arc<Groups>> {
+    pub fn groups_of_thread() -> Option<Arc<Groups>> {
         None
     }
 

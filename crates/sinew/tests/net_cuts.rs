@@ -144,3 +144,28 @@ fn a_poll_for_room_is_not_told_of_a_half_closed_peer() {
         reader();
     });
 }
+
+/// The epoll instance that such a writer waits at cannot be opened when it is first needed, for want of descriptors: it waits all the same.
+#[test]
+fn a_writer_waits_also_where_there_are_no_descriptors() {
+    const NAME: &str = "a_writer_waits_also_where_there_are_no_descriptors";
+    if !common::is_child(NAME) {
+        for io in ["uring", "epoll"] {
+            let child = common::in_child(NAME, &[("SINEW_IO", io)]);
+            assert!(child.status.success(), "{io}: {}", String::from_utf8_lossy(&child.stderr));
+        }
+        return;
+    }
+    Runtime::builder().workers(1).build().unwrap().run(|| {
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        // The worker's source is there from now on.
+        assert!(sinew::timeout(Duration::from_millis(1), || far.read(&mut [0; 1]).is_err()).is_err());
+        far.shutdown(Shutdown::Write).unwrap();
+        let hogs: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+        let writer = sinew::spawn(move || near.write_all(&[7; 1 << 20]));
+        (0..100).for_each(|_| sinew::yield_now());
+        far.read_exact(&mut vec![0; 1 << 20]).unwrap();
+        writer.join().unwrap().unwrap();
+        drop(hogs);
+    });
+}

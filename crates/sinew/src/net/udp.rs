@@ -87,7 +87,7 @@ impl UdpSocket {
     /// Sends one datagram to the [connected](Self::connect) address.
     #[track_caller]
     pub fn send(&self, buf: &[u8]) -> io::Result<usize> {
-        perform(&self.descriptor, Try(Direction::Write, |socket: &Std| socket.send(buf)))
+        perform(&self.descriptor, Try(Direction::Write, |socket: &Std| calls::try_send(socket, buf)))
     }
 }
 

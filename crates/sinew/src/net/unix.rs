@@ -278,6 +278,6 @@ impl UnixDatagram {
     /// Sends one datagram to the connected socket.
     #[track_caller]
     pub fn send(&self, buf: &[u8]) -> io::Result<usize> {
-        perform(&self.descriptor, Try(Direction::Write, |socket: &std_unix::UnixDatagram| socket.send(buf)))
+        perform(&self.descriptor, Try(Direction::Write, |socket: &std_unix::UnixDatagram| calls::try_send(socket, buf)))
     }
 }

@@ -1,7 +1,8 @@
 //! How a fiber, or a plain thread, does I/O on a descriptor: the one way that sockets, pipes and files go.
 //!
 //! A [`Call`] is one operation, said in two ways: as an entry of the ring, and as a system call that does not block. [`perform`] does it: where the call would block, a fiber waits at its worker's
-//! source, for the ring's answer or for epoll's word that it is worth another try; one that may move waits at its group's epoll instance (`event/roam.rs`); a thread waits in `poll`.
+//! source, for the ring's answer or for epoll's word that it is worth another try; one that may move waits at its group's epoll instance (`event/roam.rs`), as does one whom the ring would wake in vain
+//! again and again; a thread waits in `poll`.
 //!
 //! # Try first, or ask the ring first?
 //! A read is tried unless the last one took all there was: then the ring is asked at once, which saves a system call that would be in vain. A write to a stream goes to the ring at once if
@@ -22,7 +23,7 @@ use io_uring::squeue::Entry;
 use io_uring::types::Fd;
 
 use super::context::fiber;
-use super::wait::{CancelPoint, Me, enter_cancel_point};
+use super::wait::{CancelPoint, Me, enter_cancel_point, sleep};
 pub(crate) use crate::event::readiness::Direction;
 use crate::event::readiness::{Readiness, Seen, Watch, register};
 use crate::event::source::Source;
@@ -412,11 +413,19 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
             return done;
         }
         if told != 0 && told & poll_bits(call.direction()) == 0 {
-            return wait_at_epoll(fiber, &roam_of(fiber.worker)?, None, descriptor, call, deadline_ns);
+            if let Ok(roam) = roam_of(fiber.worker) {
+                return wait_at_epoll(fiber, &roam, None, descriptor, call, deadline_ns);
+            }
+            // There are no descriptors to be had, which is no fault of this call.
+            sleep(VAIN_PAUSE.min(Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()))));
+            enter_cancel_point()?;
         }
     }
     Err(would_block())
 }
+
+/// Between two polls that tell in vain, where there is no epoll instance to wait at. Arbitrary.
+const VAIN_PAUSE: Duration = Duration::from_millis(2);
 
 /// Waits for what the ring's poll tells of a descriptor.
 ///

@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -130,6 +130,10 @@ fn options_and_conversions_are_those_of_std() {
         let (near, far) = pair();
         near.set_nodelay(true).unwrap();
         near.set_ttl(99).unwrap();
+        for quickack in [false, true] {
+            near.set_quickack(quickack).unwrap();
+            assert_eq!(near.quickack().unwrap(), quickack);
+        }
         near.set_linger(Some(Duration::from_secs(3))).unwrap();
         assert_eq!((near.nodelay().unwrap(), near.ttl().unwrap(), near.linger().unwrap()), (true, 99, Some(Duration::from_secs(3))));
         assert_eq!(near.peer_addr().unwrap(), far.local_addr().unwrap());
@@ -154,6 +158,46 @@ fn options_and_conversions_are_those_of_std() {
         let mut buf = [0; 11];
         (&far).read_exact(&mut buf).unwrap();
         assert_eq!(&buf, b"still there");
+    });
+}
+
+#[test]
+fn conversions_keep_time_outs_and_whether_calls_wait() {
+    on_all(|| {
+        let (near, far) = pair();
+        let (read, write) = (Some(Duration::from_millis(40)), Some(Duration::from_secs(2)));
+        near.set_read_timeout(read).unwrap();
+        near.set_write_timeout(write).unwrap();
+        near.set_nonblocking(true).unwrap();
+        let as_std = std::net::TcpStream::from(near);
+        assert_eq!((as_std.read_timeout().unwrap(), as_std.write_timeout().unwrap()), (read, write));
+        assert_eq!((&as_std).read(&mut [0; 4]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let near = TcpStream::from(as_std);
+        assert_eq!((near.read_timeout().unwrap(), near.write_timeout().unwrap()), (read, write));
+        // At once: without the mode it would be told only when it has waited.
+        near.set_read_timeout(Some(Duration::from_secs(1000))).unwrap();
+        assert_eq!((&near).read(&mut [0; 4]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        near.set_nonblocking(false).unwrap();
+        near.set_read_timeout(None).unwrap();
+        let as_std = std::net::TcpStream::from(near);
+        assert_eq!((as_std.read_timeout().unwrap(), as_std.write_timeout().unwrap()), (None, write));
+        as_std.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        let near = TcpStream::from(as_std);
+        assert_eq!((&near).read(&mut [0; 4]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(far);
+    });
+}
+
+/// All of ours are non-blocking in the kernel: a duplicate by its number waits all the same.
+#[test]
+fn a_duplicate_of_ours_waits() {
+    on_all(|| {
+        let (near, mut far) = pair();
+        let mut near = TcpStream::from(near.as_fd().try_clone_to_owned().unwrap());
+        let reader = sinew::spawn(move || near.read(&mut [0; 4]).unwrap());
+        sinew::yield_now();
+        far.write_all(b"abc").unwrap();
+        assert_eq!(reader.join().unwrap(), 3);
     });
 }
 
@@ -427,7 +471,7 @@ fn unix_sockets_do_the_same() {
         let path = dir.join("socket");
         let listener = UnixListener::bind(&path).unwrap();
         let server = sinew::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
+            let mut stream = (&listener).into_iter().next().unwrap().unwrap();
             let mut text = String::new();
             stream.read_to_string(&mut text).unwrap();
             stream.write_all(text.to_uppercase().as_bytes()).unwrap();

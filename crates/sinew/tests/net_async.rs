@@ -1,6 +1,9 @@
 //! Our streams under futures: polled by fibers, by tokio, and by both at once.
 #![cfg(all(feature = "futures-io", feature = "tokio-io"))]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use sinew::net::unix::UnixStream;
 use sinew::net::{TcpListener, TcpStream};
 
@@ -95,4 +98,88 @@ fn a_read_that_cannot_wait_says_why() {
     runtime.shutdown_timeout(std::time::Duration::from_secs(10)).unwrap();
     assert!(fiber.join().unwrap().is_err());
     drop(far);
+}
+
+/// Runs `f` as a fiber on each driver, with one worker.
+fn on_both(f: impl Fn() + Send + Sync) {
+    for io in [sinew::Io::Uring, sinew::Io::Epoll] {
+        sinew::Runtime::builder().workers(1).io(io).build().unwrap().run(&f);
+    }
+}
+
+/// Counted in turns: one that is told in vain that there is room tries for as long as there is none.
+#[test]
+fn a_write_to_a_half_closed_peer_sleeps_until_there_is_room() {
+    use futures::io::AsyncWriteExt;
+    use std::io::Read;
+    on_both(|| {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        far.shutdown(sinew::net::Shutdown::Write).unwrap();
+        let polls = Arc::new(AtomicU64::new(0));
+        let writer = sinew::spawn({
+            let polls = polls.clone();
+            move || {
+                let mut near = near.into_async();
+                let mut write = std::pin::pin!(async { near.write_all(&[7; 1 << 20]).await });
+                sinew::block_on(std::future::poll_fn(|cx| {
+                    polls.fetch_add(1, Relaxed);
+                    write.as_mut().poll(cx)
+                }))
+            }
+        });
+        // Until it waits; then for longer.
+        (0..2_000).for_each(|_| sinew::yield_now());
+        let before = polls.load(Relaxed);
+        assert!(before < 20, "{before} polls of a write that could not be done");
+        let mut got = vec![0; 1 << 20];
+        far.read_exact(&mut got).unwrap();
+        writer.join().unwrap().unwrap();
+    });
+}
+
+/// Counted in turns of another fiber.
+#[test]
+fn streams_that_are_always_ready_let_others_run() {
+    use futures::io::{AsyncReadExt, AsyncWriteExt};
+    on_both(|| {
+        let (near, far) = UnixStream::pair().unwrap();
+        let (mut near, mut far) = (near.into_async(), far.into_async());
+        let turns = Arc::new(AtomicU64::new(0));
+        let other = sinew::spawn({
+            let turns = turns.clone();
+            move || {
+                while !sinew::cancelled() {
+                    turns.fetch_add(1, Relaxed);
+                    sinew::yield_now();
+                }
+            }
+        });
+        sinew::block_on(async {
+            for _ in 0..10_000 {
+                near.write_all(b"x").await.unwrap();
+                far.read_exact(&mut [0; 1]).await.unwrap();
+            }
+        });
+        assert!(turns.load(Relaxed) >= 20, "{} turns in 20,000 calls", turns.load(Relaxed));
+        other.cancel();
+        other.join().unwrap();
+    });
+}
+
+/// A clone that std has got is blocking, and so is the socket; but no poll blocks.
+#[test]
+fn a_stream_that_std_has_a_clone_of_blocks_no_worker() {
+    use futures::FutureExt;
+    use futures::io::{AsyncReadExt, AsyncWriteExt};
+    on_both(|| {
+        let (near, far) = UnixStream::pair().unwrap();
+        let std = std::os::unix::net::UnixStream::from(near.try_clone().unwrap());
+        let mut near = near.into_async();
+        sinew::block_on(async {
+            assert_eq!(near.read(&mut []).now_or_never().unwrap().unwrap(), 0);
+            assert!(near.read(&mut [0; 4]).now_or_never().is_none());
+            while near.write(&[7; 10_000]).now_or_never().is_some() {}
+        });
+        drop((std, far));
+    });
 }

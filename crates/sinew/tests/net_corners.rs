@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::pair;
 use sinew::net::unix::{UnixDatagram, UnixListener, UnixStream};
-use sinew::net::{TcpListener, TcpStream};
+use sinew::net::{TcpListener, TcpStream, UdpSocket};
 use sinew::{Io, Runtime};
 
 /// Runs `f` as a fiber on each driver, with one worker.
@@ -452,5 +452,173 @@ fn a_connection_does_not_wake_a_crowd() {
         let used = switches() - before;
         assert!(used < 200 * 50, "{used} switches for 200 connections");
         crowd.iter().for_each(|fiber| fiber.cancel());
+    });
+}
+
+/// Lets `f` wait for so long that it hangs, if it does.
+fn in_time<T>(f: impl FnOnce() -> T) -> T {
+    sinew::timeout(Duration::from_secs(20), f).unwrap_or_else(|_| panic!("it hangs"))
+}
+
+fn shut_down(socket: &impl AsRawFd, how: libc::c_int) {
+    // SAFETY: no memory is involved.
+    assert_eq!(unsafe { libc::shutdown(socket.as_raw_fd(), how) }, 0, "{}", io::Error::last_os_error());
+}
+
+#[test]
+fn a_datagram_socket_whose_reads_are_shut_down_is_at_its_end() {
+    common::everywhere(|| {
+        let (near, far) = UnixDatagram::pair().unwrap();
+        far.send(b"last").unwrap();
+        near.shutdown(std::net::Shutdown::Read).unwrap();
+        let mut buf = [0; 8];
+        assert_eq!(in_time(|| near.recv(&mut buf)).unwrap(), 4);
+        for _ in 0..3 {
+            assert_eq!(in_time(|| near.recv(&mut buf)).unwrap(), 0);
+            let (length, from) = in_time(|| near.recv_from(&mut buf)).unwrap();
+            assert!(length == 0 && from.is_unnamed(), "{length} from {from:?}");
+        }
+        near.set_nonblocking(true).unwrap();
+        assert_eq!(near.recv(&mut buf).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        near.connect(near.local_addr().unwrap()).unwrap();
+        shut_down(&near, libc::SHUT_RD);
+        assert_eq!(in_time(|| near.recv(&mut buf)).unwrap(), 0);
+        assert_eq!(in_time(|| near.peek(&mut buf)).unwrap(), 0);
+        assert_eq!(in_time(|| near.recv_from(&mut buf)).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    });
+}
+
+/// Several wait when the end comes, and one comes after it: to a socket that epoll has told of already.
+#[test]
+fn the_end_of_a_datagram_socket_wakes_all_who_wait() {
+    common::everywhere(|| {
+        for round in 0..20 {
+            let (near, far) = UnixDatagram::pair().unwrap();
+            let near = Arc::new(near);
+            let begun = Arc::new(AtomicU64::new(0));
+            let receive = |on: common::On| {
+                let (near, begun) = (near.clone(), begun.clone());
+                on.start(move || {
+                    begun.fetch_add(1, Relaxed);
+                    in_time(|| while near.recv(&mut [0; 8]).unwrap() != 0 {})
+                })
+            };
+            let receivers: Vec<_> = (0..4).map(|i| receive(common::On::by_turns(i))).collect();
+            common::until(|| begun.load(Relaxed) == 4);
+            (0..round).for_each(|_| sinew::yield_now());
+            far.send(b"x").unwrap();
+            (0..round).for_each(|_| sinew::yield_now());
+            near.shutdown(std::net::Shutdown::Read).unwrap();
+            receivers.into_iter().for_each(|end| end());
+            receive(common::On::Fiber)();
+        }
+    });
+}
+
+#[test]
+fn accept_at_a_unix_listener_that_is_shut_down_is_an_error() {
+    common::everywhere(|| {
+        for round in 0..20 {
+            let name = format!("sinew-shut-{}-{:?}", std::process::id(), std::time::Instant::now());
+            let addr = std::os::unix::net::SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
+            let listener = Arc::new(UnixListener::bind_addr(&addr).unwrap());
+            let accept = || {
+                let listener = listener.clone();
+                sinew::spawn(move || in_time(|| listener.accept()).unwrap_err().raw_os_error())
+            };
+            let acceptors = [accept(), accept()];
+            (0..round).for_each(|_| sinew::yield_now());
+            shut_down(&*listener, if round % 2 == 0 { libc::SHUT_RDWR } else { libc::SHUT_RD });
+            acceptors.into_iter().for_each(|acceptor| assert_eq!(acceptor.join().unwrap(), Some(libc::EINVAL)));
+            assert_eq!(in_time(|| listener.accept()).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        }
+    });
+}
+
+#[test]
+fn a_number_that_is_no_descriptor_is_not_ready() {
+    common::everywhere(|| {
+        // SAFETY: not that of an open descriptor, nor of one that anybody opens: it is only asked about.
+        let nothing = unsafe { std::os::fd::BorrowedFd::borrow_raw(1 << 29) };
+        for interest in [sinew::io::Interest::Readable, sinew::io::Interest::Writable] {
+            assert_eq!(sinew::io::poll(nothing, interest).unwrap_err().raw_os_error(), Some(libc::EBADF));
+        }
+    });
+}
+
+/// Counted in turns of another fiber.
+#[test]
+fn one_that_polls_what_is_ready_lets_others_run() {
+    on_both(|| {
+        let (near, _far) = UnixStream::pair().unwrap();
+        let turns = Arc::new(AtomicU64::new(0));
+        let other = sinew::spawn({
+            let turns = turns.clone();
+            move || {
+                while !sinew::cancelled() {
+                    turns.fetch_add(1, Relaxed);
+                    sinew::yield_now();
+                }
+            }
+        });
+        (0..20_000).for_each(|_| sinew::io::poll(&near, sinew::io::Interest::Writable).unwrap());
+        assert!(turns.load(Relaxed) >= 20, "{} turns in 20,000 calls", turns.load(Relaxed));
+        other.cancel();
+        other.join().unwrap();
+    });
+}
+
+/// As above with buffers of several parts, and with a peek.
+#[test]
+fn several_buffers_and_a_peek_of_what_std_has_got_block_no_worker() {
+    on_both(|| {
+        let (near, far) = pair();
+        let (mut reader, peeker, mut writer) = (near.try_clone().unwrap(), near.try_clone().unwrap(), near.try_clone().unwrap());
+        let std = std::net::TcpStream::from(near);
+        let reading = sinew::spawn(move || {
+            let (mut one, mut two) = ([0; 2], [0; 2]);
+            let read = reader.read_vectored(&mut [io::IoSliceMut::new(&mut one), io::IoSliceMut::new(&mut two)]).unwrap();
+            ([one, two].concat(), read)
+        });
+        // It must not wait behind one that blocks the only worker.
+        sinew::yield_now();
+        send(&far, b"abc", 0);
+        assert_eq!(reading.join().unwrap(), (b"abc\0".to_vec(), 3));
+        let peeking = sinew::spawn(move || peeker.peek(&mut [0; 8]));
+        sinew::yield_now();
+        send(&far, b"de", 0);
+        assert_eq!(peeking.join().unwrap().unwrap(), 2);
+        writer.read_exact(&mut [0; 2]).unwrap();
+        let writing = sinew::spawn(move || {
+            let part = [7; 10_000];
+            (0..400).map(|_| writer.write_vectored(&[io::IoSlice::new(&part); 2]).unwrap()).sum::<usize>()
+        });
+        sinew::yield_now();
+        drop(std);
+        let mut far = far;
+        let read = io::copy(&mut far, &mut io::sink()).unwrap();
+        assert_eq!(writing.join().unwrap() as u64, read);
+    });
+}
+
+/// No part, parts without bytes, and more parts than the kernel takes at once.
+#[test]
+fn few_and_many_buffers() {
+    common::everywhere(|| {
+        let (mut near, mut far) = pair();
+        assert_eq!(near.read_vectored(&mut []).unwrap(), 0);
+        assert_eq!(near.read_vectored(&mut [io::IoSliceMut::new(&mut []), io::IoSliceMut::new(&mut [])]).unwrap(), 0);
+        assert_eq!(near.write_vectored(&[]).unwrap(), 0);
+        let parts = [io::IoSlice::new(b"x"); 3000];
+        let sent = near.write_vectored(&parts).unwrap();
+        assert!((1..=3000).contains(&sent), "{sent}");
+        let mut bytes = [0; 3000];
+        far.read_exact(&mut bytes[..sent]).unwrap();
+        near.write_all(&[b'y'; 3000]).unwrap();
+        let mut parts: Vec<_> = bytes.chunks_mut(1).map(io::IoSliceMut::new).collect();
+        assert!((1..=3000).contains(&far.read_vectored(&mut parts).unwrap()));
+        assert_eq!(bytes[0], b'y');
     });
 }

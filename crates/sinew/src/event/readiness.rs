@@ -122,6 +122,13 @@ impl Readiness {
         side.drained.load(Relaxed) == seen.0.wrapping_add(1) && side.never_drained.load(Relaxed) == 0
     }
 
+    /// Whether the kernel has told of the end, or of something else after which nothing is certain.
+    #[inline]
+    pub(crate) fn may_have_ended(&self, direction: Direction) -> bool {
+        // Who has seen the edge sees this too: it is stored before that.
+        self.sides[direction as usize].never_drained.load(Relaxed) != 0
+    }
+
     /// A try after `seen` took all that there was.
     pub(crate) fn note_drained(&self, direction: Direction, seen: Seen) {
         self.sides[direction as usize].drained.store(seen.0.wrapping_add(1), Relaxed);

@@ -34,7 +34,8 @@ pub(super) fn until_accepted<T>(waits: bool, mut accept: impl FnMut() -> io::Res
                 wait = (wait * 2).min(LONGEST_WAIT);
             }
             done => {
-                if wait != FIRST_WAIT && done.is_ok() {
+                // Whoever succeeds: the one that said so may have been cancelled since.
+                if done.is_ok() && SAID.load(Relaxed) {
                     SAID.store(false, Relaxed);
                 }
                 return done;

@@ -4,20 +4,25 @@
 //! wherever the future is polled: by [`block_on`](crate::block_on) in a fiber, by tokio's workers, by any executor.
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::TcpStream;
 use super::unix::UnixStream;
+use super::{TcpStream, calls};
 use crate::os::lock::Lock;
-use crate::rt::io::{Interest, poll};
+use crate::rt::io::{Interest, count_gift, poll};
 use crate::rt::spawn::{Builder, JoinHandle};
 
 /// A stream for futures, made by `into_async`: it has `AsyncRead` and `AsyncWrite` of `futures-io` and of tokio, whichever features are on.
+///
+/// The stream's time-outs and `set_nonblocking` mean nothing to it: a future waits until it is ready, or dropped.
+///
+/// # Suspends
+/// A poll never waits. One that is made in a fiber and has done something lets others run from time to time, as every call of ours does that need not wait.
 ///
 /// # Examples
 /// ```
@@ -75,11 +80,15 @@ macro_rules! stream {
     ($($stream:ident),*) => {
         $(impl Stream for $stream {
             fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
-                (&mut self.descriptor.socket()).read(buf)
+                match buf.len() {
+                    // As a read: `recv` would wait.
+                    0 => Ok(0),
+                    _ => calls::try_receive(self.descriptor.socket(), buf, 0),
+                }
             }
 
             fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
-                (&mut self.descriptor.socket()).write(buf)
+                calls::try_send(self.descriptor.socket(), buf)
             }
 
             fn close_writes(&self) -> io::Result<()> {
@@ -117,7 +126,10 @@ impl<S: Stream> Async<S> {
             match try_it(&self.stream) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                done => return Poll::Ready(done),
+                done => {
+                    count_gift();
+                    return Poll::Ready(done);
+                }
             }
         }
         let side = &mut self.sides[interest as usize];

@@ -1,6 +1,6 @@
 //! Receiving, sending and connecting, as entries of the ring and as system calls.
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
@@ -11,10 +11,37 @@ use socket2::{SockAddr, SockRef};
 
 use crate::fiber::why::At;
 use crate::os::clock;
-use crate::rt::io::{Call, Descriptor, Direction, Try, count, perform, perform_at_once, perform_until, ring_length};
+use crate::rt::io::{Call, Descriptor, Direction, Take, Try, count, perform, perform_at_once, perform_until, ring_length};
 use crate::rt::wait::sleep;
 
 // `MSG_DONTWAIT`: who has a clone of the socket may have given it to std, which makes it blocking, for all of them.
+
+/// Parts that the kernel takes at once (`UIO_MAXIOV`).
+const PARTS_MAX: usize = 1024;
+
+/// Receives what is there, without waiting.
+pub(super) fn try_receive(socket: &impl AsFd, buf: &mut [u8], flags: libc::c_int) -> io::Result<usize> {
+    let flags = flags | libc::MSG_DONTWAIT;
+    // SAFETY: the kernel writes into the buffer, as long as it is.
+    count(unsafe { libc::recv(socket.as_fd().as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), flags) })
+}
+
+/// Sends what there is room for, without waiting.
+pub(super) fn try_send(socket: &impl AsFd, buf: &[u8]) -> io::Result<usize> {
+    // SAFETY: the kernel reads the buffer, as long as it is.
+    count(unsafe { libc::send(socket.as_fd().as_raw_fd(), buf.as_ptr().cast(), buf.len(), SEND_FLAGS) })
+}
+
+const SEND_FLAGS: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+
+/// A message of so many parts, which are as `iovec`s are. What it is used for says whether they are read or written.
+fn message<T>(parts: *const T, length: usize) -> libc::msghdr {
+    // SAFETY: all zeroes is a message without parts.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.cast_mut().cast();
+    message.msg_iovlen = length.min(PARTS_MAX) as _;
+    message
+}
 
 /// Bytes of a stream, into a buffer that is the kernel's until the call returns (law E2).
 struct Receive<'a> {
@@ -43,8 +70,7 @@ impl<S: AsFd> Call<S> for Receive<'_> {
     }
 
     fn call(&mut self, socket: &S) -> io::Result<usize> {
-        // SAFETY: the kernel writes into the buffer, as long as it is.
-        count(unsafe { libc::recv(socket.as_fd().as_raw_fd(), self.buf.as_mut_ptr().cast(), self.buf.len(), libc::MSG_DONTWAIT) })
+        try_receive(socket, self.buf, 0)
     }
 
     fn entry(&mut self, fd: Fd) -> Option<Entry> {
@@ -74,6 +100,35 @@ pub(super) fn receive<S: AsFd>(descriptor: &Descriptor<S>, buf: &mut [u8], short
     perform(descriptor, Receive { buf, short })
 }
 
+/// Reads from a stream into several buffers.
+#[track_caller]
+pub(super) fn receive_vectored<S: AsFd>(descriptor: &Descriptor<S>, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    if bufs.iter().all(|buf| buf.is_empty()) {
+        return Ok(0);
+    }
+    let receive = |socket: &S| {
+        let mut message = message(bufs.as_mut_ptr(), bufs.len());
+        // SAFETY: the kernel writes into the buffers, as long as they are; an `IoSliceMut` is an `iovec`.
+        count(unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) })
+    };
+    perform(descriptor, Try(Direction::Read, receive))
+}
+
+/// Reads from a stream what the next read finds too.
+#[track_caller]
+pub(super) fn peek<S: AsFd>(descriptor: &Descriptor<S>, buf: &mut [u8]) -> io::Result<usize> {
+    if buf.is_empty() {
+        return Ok(0);
+    }
+    perform(descriptor, Try(Direction::Read, |socket: &S| try_receive(socket, buf, libc::MSG_PEEK)))
+}
+
+/// Receives one datagram from the connected address; `flags` as `recv` has them.
+#[track_caller]
+pub(super) fn receive_datagram<S: AsFd>(descriptor: &Descriptor<S>, buf: &mut [u8], flags: libc::c_int) -> io::Result<usize> {
+    perform(descriptor, Take(|socket: &S| try_receive(socket, buf, flags), || Ok(0)))
+}
+
 /// Bytes to a stream.
 ///
 /// The ring only tries it (MSG_DONTWAIT), and then tells when to try again. If it waited itself, a write to a peer that has half-closed would be left to a thread of the kernel (the ring's poll says
@@ -94,14 +149,11 @@ impl<S: AsFd> Call<S> for Send<'_> {
     }
 
     fn call(&mut self, socket: &S) -> io::Result<usize> {
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: the kernel reads the buffer, as long as it is.
-        count(unsafe { libc::send(socket.as_fd().as_raw_fd(), self.buf.as_ptr().cast(), self.buf.len(), flags) })
+        try_send(socket, self.buf)
     }
 
     fn entry(&mut self, fd: Fd) -> Option<Entry> {
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        Some(opcode::Send::new(fd, self.buf.as_ptr(), ring_length(self.buf.len())).flags(flags).build())
+        Some(opcode::Send::new(fd, self.buf.as_ptr(), ring_length(self.buf.len())).flags(SEND_FLAGS).build())
     }
 
     fn prefers_ring(&self) -> bool {
@@ -117,6 +169,17 @@ impl<S: AsFd> Call<S> for Send<'_> {
 #[track_caller]
 pub(super) fn send<S: AsFd>(descriptor: &Descriptor<S>, buf: &[u8]) -> io::Result<usize> {
     perform(descriptor, Send { buf })
+}
+
+/// Writes several buffers to a stream.
+#[track_caller]
+pub(super) fn send_vectored<S: AsFd>(descriptor: &Descriptor<S>, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+    let send = |socket: &S| {
+        let message = message(bufs.as_ptr(), bufs.len());
+        // SAFETY: the kernel reads the buffers, as long as they are; an `IoSlice` is an `iovec`.
+        count(unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, SEND_FLAGS) })
+    };
+    perform(descriptor, Try(Direction::Write, send))
 }
 
 /// A connection: begun once, and then waited for.
@@ -189,3 +252,31 @@ pub(super) fn queue_at_unix<S: AsFd, T>(descriptor: &Descriptor<S>, call: impl F
 /// How long one waits for room in a Unix socket's queue. Arbitrary.
 const QUEUE_FULL_WAIT: Duration = Duration::from_micros(100);
 const QUEUE_FULL_WAIT_MAX: Duration = Duration::from_millis(20);
+
+/// Takes a socket from others, with its time-outs.
+///
+/// # Errors
+/// If it is none.
+pub(super) fn take<S: AsFd>(socket: S) -> io::Result<Descriptor<S>> {
+    let timeouts = {
+        let socket = SockRef::from(&socket);
+        [(Direction::Read, socket.read_timeout()), (Direction::Write, socket.write_timeout())]
+    };
+    let descriptor = Descriptor::new(socket)?;
+    for (direction, timeout) in timeouts {
+        // Of what is no socket there are none.
+        descriptor.set_timeout(direction, timeout.unwrap_or(None))?;
+    }
+    Ok(descriptor)
+}
+
+/// Gives a socket to others, with its time-outs.
+pub(super) fn give<S: AsFd>(descriptor: Descriptor<S>) -> S {
+    let timeouts = [Direction::Read, Direction::Write].map(|direction| descriptor.timeout(direction));
+    let socket = descriptor.into_inner();
+    let options = SockRef::from(&socket);
+    // They cannot fail on a socket: a time-out that the system cannot count to is none.
+    let _ = options.set_read_timeout(timeouts[0]);
+    let _ = options.set_write_timeout(timeouts[1]);
+    socket
+}

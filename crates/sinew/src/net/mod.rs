@@ -9,7 +9,9 @@
 //! - Time-outs ([`TcpStream::set_read_timeout`]) belong to the handle, and are copied by `try_clone`; std's belong to the socket.
 //! - [`TcpListener::accept`] waits, and tries again, while there are no descriptors to be had.
 //! - Sockets are non-blocking in the kernel. `set_nonblocking` does what it does in std; a conversion into std's type, or into an `OwnedFd`, makes the socket blocking again, and with it its
-//!   clones: of those, reads and writes still suspend, but other calls block the thread.
+//!   clones: of those, reads, writes, `recv` and `send` still suspend, but other calls may block the thread.
+//! - A conversion from std's type, or into it, keeps time-outs, and whether calls wait. One from an `OwnedFd` or a number keeps the time-outs, but its calls wait, non-blocking or not: it may be a duplicate of
+//!   a socket of ours, which are all non-blocking.
 //!
 //! # Examples
 //! ```
@@ -92,19 +94,24 @@ macro_rules! socket {
             /// # Panics
             /// If it is not what its type says: every socket can be made non-blocking.
             fn from(socket: $std) -> Self {
-                Self::of(Descriptor::new(socket).expect("a socket can be made non-blocking"))
+                let nonblocking = socket2::SockRef::from(&socket).nonblocking().unwrap_or(false);
+                let socket = Self::from(std::os::fd::OwnedFd::from(socket));
+                socket.descriptor.set_nonblocking(nonblocking);
+                socket
             }
         }
 
         impl From<$socket> for $std {
             fn from(socket: $socket) -> Self {
-                socket.descriptor.into_inner()
+                calls::give(socket.descriptor)
             }
         }
 
         impl From<std::os::fd::OwnedFd> for $socket {
+            /// # Panics
+            /// As that from std's type.
             fn from(fd: std::os::fd::OwnedFd) -> Self {
-                <$std>::from(fd).into()
+                Self::of(calls::take(<$std>::from(fd)).expect("a socket can be made non-blocking"))
             }
         }
 
@@ -135,7 +142,7 @@ macro_rules! socket {
         impl std::os::fd::FromRawFd for $socket {
             unsafe fn from_raw_fd(fd: std::os::fd::RawFd) -> Self {
                 // SAFETY: the caller's promise.
-                unsafe { <$std>::from_raw_fd(fd) }.into()
+                unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) }.into()
             }
         }
     };
@@ -191,7 +198,7 @@ macro_rules! stream {
 
             #[track_caller]
             fn read_vectored(&mut self, bufs: &mut [std::io::IoSliceMut<'_>]) -> std::io::Result<usize> {
-                perform(&self.descriptor, Try(Direction::Read, |mut socket: &_| std::io::Read::read_vectored(&mut socket, bufs)))
+                calls::receive_vectored(&self.descriptor, bufs)
             }
         }
 
@@ -203,7 +210,7 @@ macro_rules! stream {
 
             #[track_caller]
             fn write_vectored(&mut self, bufs: &[std::io::IoSlice<'_>]) -> std::io::Result<usize> {
-                perform(&self.descriptor, Try(Direction::Write, |mut socket: &_| std::io::Write::write_vectored(&mut socket, bufs)))
+                calls::send_vectored(&self.descriptor, bufs)
             }
 
             fn flush(&mut self) -> std::io::Result<()> {

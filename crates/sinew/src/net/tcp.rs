@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::linux::net::TcpStreamExt;
 use std::time::Duration;
 
 use io_uring::opcode;
@@ -15,7 +16,7 @@ use super::addr::{ToSocketAddrs, each};
 use super::{calls, socket, stream, timeouts};
 use crate::fiber::why::At;
 use crate::os::clock;
-use crate::rt::io::{Call, Descriptor, Direction, Try, count, perform};
+use crate::rt::io::{Call, Descriptor, Direction, count, perform};
 
 /// Connections that wait to be accepted, at most; the system's limit (`net.core.somaxconn`) if that is less.
 const BACKLOG: i32 = 4096;
@@ -96,11 +97,9 @@ impl TcpStream {
     }
 
     /// Reads what is there, or comes first, and leaves it for the next read.
+    #[track_caller]
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        if buf.is_empty() {
-            return Ok(0);
-        }
-        perform(&self.descriptor, Try(Direction::Read, |socket: &std::net::TcpStream| socket.peek(buf)))
+        calls::peek(&self.descriptor, buf)
     }
 
     /// Whether small writes are sent at once (`TCP_NODELAY`).
@@ -111,6 +110,16 @@ impl TcpStream {
     /// What [`set_nodelay`](Self::set_nodelay) set.
     pub fn nodelay(&self) -> io::Result<bool> {
         self.std().nodelay()
+    }
+
+    /// Whether what comes is acknowledged at once (`TCP_QUICKACK`), until the system finds that it had better not.
+    pub fn set_quickack(&self, quickack: bool) -> io::Result<()> {
+        self.std().set_quickack(quickack)
+    }
+
+    /// What [`set_quickack`](Self::set_quickack) set, or the system found since.
+    pub fn quickack(&self) -> io::Result<bool> {
+        self.std().quickack()
     }
 
     /// How long the system keeps a closed socket with unsent data (`SO_LINGER`). To close it never makes a fiber wait, but with this set it may block its worker for so long.

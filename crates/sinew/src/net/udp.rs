@@ -4,8 +4,8 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as Std};
 
 use super::addr::{ToSocketAddrs, each};
-use super::{socket, timeouts};
-use crate::rt::io::{Descriptor, Direction, Try, perform};
+use super::{calls, socket, timeouts};
+use crate::rt::io::{Descriptor, Direction, Take, Try, perform};
 
 /// A UDP socket.
 ///
@@ -54,25 +54,25 @@ impl UdpSocket {
     /// What the system says; and as every cancel point. So for all that wait.
     #[track_caller]
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        perform(&self.descriptor, Try(Direction::Read, |socket: &Std| socket.recv_from(buf)))
+        perform(&self.descriptor, Take(|socket: &Std| socket.recv_from(buf), from_nobody))
     }
 
     /// As [`recv_from`](Self::recv_from), and leaves it for the next to receive.
     #[track_caller]
     pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        perform(&self.descriptor, Try(Direction::Read, |socket: &Std| socket.peek_from(buf)))
+        perform(&self.descriptor, Take(|socket: &Std| socket.peek_from(buf), from_nobody))
     }
 
     /// Receives one datagram from the [connected](Self::connect) address.
     #[track_caller]
     pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
-        perform(&self.descriptor, Try(Direction::Read, |socket: &Std| socket.recv(buf)))
+        calls::receive_datagram(&self.descriptor, buf, 0)
     }
 
     /// As [`recv`](Self::recv), and leaves it for the next to receive.
     #[track_caller]
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        perform(&self.descriptor, Try(Direction::Read, |socket: &Std| socket.peek(buf)))
+        calls::receive_datagram(&self.descriptor, buf, libc::MSG_PEEK)
     }
 
     /// Sends one datagram to the first of the addresses.
@@ -87,8 +87,13 @@ impl UdpSocket {
     /// Sends one datagram to the [connected](Self::connect) address.
     #[track_caller]
     pub fn send(&self, buf: &[u8]) -> io::Result<usize> {
-        perform(&self.descriptor, Try(Direction::Write, |socket: &Std| socket.send(buf)))
+        perform(&self.descriptor, Try(Direction::Write, |socket: &Std| calls::try_send(socket, buf)))
     }
+}
+
+/// What std makes of the end, of which there is no sender: an error.
+fn from_nobody<T>() -> io::Result<T> {
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket's receiving side is shut down"))
 }
 
 /// What std's socket does without waiting.

@@ -14,7 +14,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use super::accept::until_accepted;
 use super::{calls, socket, stream, timeouts};
-use crate::rt::io::{Descriptor, Direction, Try, perform};
+use crate::rt::io::{Descriptor, Direction, Take, Try, perform};
 
 /// A connection between two processes of this machine, or within one.
 ///
@@ -140,7 +140,8 @@ impl UnixListener {
     /// What the system says; and as every cancel point.
     #[track_caller]
     pub fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
-        let accept = || perform(&self.descriptor, Try(Direction::Read, |listener: &std_unix::UnixListener| listener.accept()));
+        let at_end = || Err(io::Error::from_raw_os_error(libc::EINVAL));
+        let accept = || perform(&self.descriptor, Take(|listener: &std_unix::UnixListener| listener.accept(), at_end));
         let (stream, addr) = until_accepted(!self.descriptor.is_nonblocking(), accept)?;
         Ok((UnixStream::of(Descriptor::new(stream)?), addr))
     }
@@ -174,6 +175,15 @@ impl Iterator for Incoming<'_> {
 }
 
 impl std::iter::FusedIterator for Incoming<'_> {}
+
+impl<'a> IntoIterator for &'a UnixListener {
+    type IntoIter = Incoming<'a>;
+    type Item = io::Result<UnixStream>;
+
+    fn into_iter(self) -> Incoming<'a> {
+        self.incoming()
+    }
+}
 
 /// A socket for datagrams within this machine.
 ///
@@ -241,13 +251,15 @@ impl UnixDatagram {
     /// Receives one datagram, and its sender. What does not fit into `buf` is lost.
     #[track_caller]
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        perform(&self.descriptor, Try(Direction::Read, |socket: &std_unix::UnixDatagram| socket.recv_from(buf)))
+        // The end comes from nobody: as from a socket without a name.
+        let at_end = || Ok((0, SocketAddr::from_pathname("")?));
+        perform(&self.descriptor, Take(|socket: &std_unix::UnixDatagram| socket.recv_from(buf), at_end))
     }
 
     /// Receives one datagram.
     #[track_caller]
     pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
-        perform(&self.descriptor, Try(Direction::Read, |socket: &std_unix::UnixDatagram| socket.recv(buf)))
+        calls::receive_datagram(&self.descriptor, buf, 0)
     }
 
     /// Sends one datagram to the socket at `path`.
@@ -266,6 +278,6 @@ impl UnixDatagram {
     /// Sends one datagram to the connected socket.
     #[track_caller]
     pub fn send(&self, buf: &[u8]) -> io::Result<usize> {
-        perform(&self.descriptor, Try(Direction::Write, |socket: &std_unix::UnixDatagram| socket.send(buf)))
+        perform(&self.descriptor, Try(Direction::Write, |socket: &std_unix::UnixDatagram| calls::try_send(socket, buf)))
     }
 }

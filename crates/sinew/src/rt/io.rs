@@ -1,7 +1,8 @@
 //! How a fiber, or a plain thread, does I/O on a descriptor: the one way that sockets, pipes and files go.
 //!
 //! A [`Call`] is one operation, said in two ways: as an entry of the ring, and as a system call that does not block. [`perform`] does it: where the call would block, a fiber waits at its worker's
-//! source, for the ring's answer or for epoll's word that it is worth another try; one that may move waits at its group's epoll instance (`event/roam.rs`); a thread waits in `poll`.
+//! source, for the ring's answer or for epoll's word that it is worth another try; one that may move waits at its group's epoll instance (`event/roam.rs`), as does one whom the ring would wake in vain
+//! again and again; a thread waits in `poll`.
 //!
 //! # Try first, or ask the ring first?
 //! A read is tried unless the last one took all there was: then the ring is asked at once, which saves a system call that would be in vain. A write to a stream goes to the ring at once if
@@ -62,6 +63,12 @@ pub(crate) trait Call<S> {
         unreachable!("it has no entry")
     }
 
+    /// What it comes to where nothing can come any more and nothing is there: what it would have given if it had blocked. `None` if the call itself says so; those on datagrams, and `accept` at a
+    /// Unix socket, say for ever that they would block.
+    fn at_end(&self) -> Option<io::Result<Self::Output>> {
+        None
+    }
+
     /// Whether this outcome makes it likely that the next call of its kind would block.
     fn drains(&self, _output: &Self::Output) -> bool {
         false
@@ -94,6 +101,29 @@ impl<S, T, F: FnMut(&S) -> io::Result<T>> Call<S> for Try<F> {
 
     fn call(&mut self, socket: &S) -> io::Result<T> {
         (self.1)(socket)
+    }
+}
+
+/// A call that takes what has come, and what it comes to [at the end](Call::at_end).
+pub(crate) struct Take<F, E>(pub(crate) F, pub(crate) E);
+
+impl<S, T, F: FnMut(&S) -> io::Result<T>, E: Fn() -> io::Result<T>> Call<S> for Take<F, E> {
+    type Output = T;
+
+    fn direction(&self) -> Direction {
+        Direction::Read
+    }
+
+    fn why(&self) -> At {
+        why(Direction::Read)
+    }
+
+    fn call(&mut self, socket: &S) -> io::Result<T> {
+        (self.0)(socket)
+    }
+
+    fn at_end(&self) -> Option<io::Result<T>> {
+        Some((self.1)())
     }
 }
 
@@ -266,7 +296,7 @@ pub(crate) fn perform_at_once<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, c
 
 /// The caller has done I/O without having had to wait.
 #[inline]
-fn count_gift() {
+pub(crate) fn count_gift() {
     if let Some((worker, me)) = fiber() {
         worker.count_gift(me);
     }
@@ -275,7 +305,7 @@ fn count_gift() {
 /// A fiber that is about to wait.
 struct Caller<'a> {
     point: &'a CancelPoint<'a>,
-    worker: &'a Worker,
+    worker: &'static Worker,
     control: &'a Control,
 }
 
@@ -291,6 +321,22 @@ fn attempt<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, call: &mut C) -> Opt
                 return Some(done);
             }
         }
+    }
+}
+
+/// Tries once, after a poll has told of this; `None` if it would block.
+fn attempt_told<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, call: &mut C, told: libc::c_short) -> Option<io::Result<C::Output>> {
+    // The end was told of before the try, so what is not there now does not come.
+    attempt(descriptor, call).or_else(|| if told & libc::POLLRDHUP != 0 { call.at_end() } else { None })
+}
+
+/// Asks, and tries once more; `None` if it would block.
+#[cold]
+fn attempt_end<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, call: &mut C) -> Option<io::Result<C::Output>> {
+    let _has_one = call.at_end()?;
+    match poll_until(descriptor.raw_fd(), call.direction(), 0) {
+        Err(error) => Some(Err(error)),
+        Ok(told) => attempt_told(descriptor, call, told),
     }
 }
 
@@ -322,14 +368,19 @@ struct Poller {
 /// Where a fiber of `worker` waits for a descriptor: at the instance of its group if it may move, else at that of the worker; `None` if that has a ring.
 fn poller_of(worker: &'static Worker, me: &Control) -> io::Result<Option<Poller>> {
     if me.may_move() && !me.is_bound() {
-        let group = worker.group();
-        let (epoll, instance) = group.roam.instance()?;
-        return Ok(Some(Poller { epoll, instance, group: Some(group) }));
+        return roam_of(worker).map(Some);
     }
     worker.with_source(|source| match source {
         Source::Uring(_) => None,
         Source::Epoll(epoll) => Some(Poller { epoll: epoll.fd(), instance: epoll.instance(), group: None }),
     })
+}
+
+/// The instance of the worker's group. One that stays may wait there too: whoever looks sends it home.
+fn roam_of(worker: &'static Worker) -> io::Result<Poller> {
+    let group = worker.group();
+    let (epoll, instance) = group.roam.instance()?;
+    Ok(Poller { epoll, instance, group: Some(group) })
 }
 
 fn wait_at_ring<S: AsFd, C: Call<S>>(
@@ -352,33 +403,39 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
             }
         }
     }
-    let mut pause = VAIN_PAUSE;
     while !passed(deadline_ns) {
-        let asked = poll_bits(call.direction());
-        let entry = opcode::PollAdd::new(fd, asked as u32).build();
-        // SAFETY: nothing is lent.
-        let told = match unsafe { ask_ring(fiber, entry, call.why(), deadline_ns) } {
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => asked,
-            Err(error) => return Err(error),
-            Ok(told) => told as libc::c_short,
+        let told = match poll_at_ring(fiber, descriptor.raw_fd(), call.direction(), call.why(), deadline_ns) {
+            // The time-out is over.
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => 0,
+            told => told?,
         };
-        if let Some(done) = attempt(descriptor, call) {
+        if let Some(done) = attempt_told(descriptor, call, told) {
             return done;
         }
-        if told & asked == 0 {
-            sleep(pause.min(Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()))));
-            // If that was cut short, so is this call: a deadline that has said so must not be followed by a success.
+        if told != 0 && told & poll_bits(call.direction()) == 0 {
+            if let Ok(roam) = roam_of(fiber.worker) {
+                return wait_at_epoll(fiber, &roam, None, descriptor, call, deadline_ns);
+            }
+            // There are no descriptors to be had, which is no fault of this call.
+            sleep(VAIN_PAUSE.min(Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()))));
             enter_cancel_point()?;
-            pause = (pause * 2).min(VAIN_PAUSE_MAX);
         }
     }
     Err(would_block())
 }
 
-/// The ring's poll also tells what it was not asked for, and at once: that the peer has half-closed, to one who waits to write. Without a pause he would ask again and again. So long is it at first,
-/// and at most; arbitrary.
-const VAIN_PAUSE: Duration = Duration::from_micros(50);
-const VAIN_PAUSE_MAX: Duration = Duration::from_millis(2);
+/// Between two polls that tell in vain, where there is no epoll instance to wait at. Arbitrary.
+const VAIN_PAUSE: Duration = Duration::from_millis(2);
+
+/// Waits for what the ring's poll tells of a descriptor.
+///
+/// It also tells, and at once, what it was not asked for: that the peer has half-closed, to one who waits to write. He would ask again and again; so who was told in vain waits at epoll, which tells
+/// of each thing once.
+fn poll_at_ring(fiber: &Caller<'_>, fd: RawFd, direction: Direction, why: At, deadline_ns: u64) -> io::Result<libc::c_short> {
+    let entry = opcode::PollAdd::new(Fd(fd), poll_bits(direction) as u32).build();
+    // SAFETY: nothing is lent.
+    unsafe { ask_ring(fiber, entry, why, deadline_ns) }.map(|told| told as libc::c_short)
+}
 
 /// Hands an operation to the ring and waits for its answer (I1).
 ///
@@ -487,10 +544,12 @@ fn wait_at_epoll<S: AsFd, C: Call<S>>(
             Some(seen) => (seen, false),
             None => (readiness.seen(direction), true),
         };
-        if tries
-            && !readiness.is_drained(direction, seen)
-            && let Some(done) = attempt(descriptor, call)
-        {
+        let tries = tries && !readiness.is_drained(direction, seen);
+        let mut done = if tries { attempt(descriptor, call) } else { None };
+        if done.is_none() && readiness.may_have_ended(direction) {
+            done = attempt_end(descriptor, call);
+        }
+        if let Some(done) = done {
             if matches!(&done, Ok(output) if call.empties(output)) {
                 readiness.note_drained(direction, seen);
             }
@@ -577,20 +636,21 @@ fn poll_bits(direction: Direction) -> libc::c_short {
 
 fn wait_as_thread<S: AsFd, C: Call<S>>(me: &Me, descriptor: &Descriptor<S>, call: &mut C, deadline_ns: u64) -> io::Result<C::Output> {
     let point = me.cancel_point()?;
+    let mut told = 0;
     loop {
-        if let Some(done) = attempt(descriptor, call) {
+        if let Some(done) = attempt_told(descriptor, call, told) {
             return done;
         }
         if passed(deadline_ns) {
             return Err(would_block());
         }
         me.cancel_point_at_entry()?;
-        poll_until(descriptor.raw_fd(), call.direction(), point.until_ns(deadline_ns))?;
+        told = poll_until(descriptor.raw_fd(), call.direction(), point.until_ns(deadline_ns))?;
     }
 }
 
-/// Blocks this thread until `fd` is ready, or it is `deadline_ns`; `true` if it is ready.
-fn poll_until(fd: RawFd, direction: Direction, deadline_ns: u64) -> io::Result<bool> {
+/// Blocks this thread until `fd` is ready, or it is `deadline_ns`; gives what `poll` tells of it, 0 if it is not ready.
+fn poll_until(fd: RawFd, direction: Direction, deadline_ns: u64) -> io::Result<libc::c_short> {
     loop {
         let mut asked = libc::pollfd { fd, events: poll_bits(direction), revents: 0 };
         let limit = (deadline_ns != u64::MAX).then(|| clock::timespec(deadline_ns.saturating_sub(clock::now_ns())));
@@ -599,8 +659,8 @@ fn poll_until(fd: RawFd, direction: Direction, deadline_ns: u64) -> io::Result<b
         match found {
             -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
             -1 => return Err(io::Error::last_os_error()),
-            0 => return Ok(false),
-            _ => return Ok(true),
+            _ if asked.revents & libc::POLLNVAL != 0 => return Err(io::Error::from_raw_os_error(libc::EBADF)),
+            _ => return Ok(asked.revents),
         }
     }
 }
@@ -643,13 +703,14 @@ pub fn poll(fd: impl AsFd, interest: Interest) -> io::Result<()> {
         Interest::Writable => Direction::Write,
     };
     enter_cancel_point()?;
-    if poll_until(fd.as_raw_fd(), direction, 0)? {
+    if poll_until(fd.as_raw_fd(), direction, 0)? != 0 {
+        count_gift();
         return Ok(());
     }
     let me = Me::to_wait();
     let point = me.cancel_point()?;
     let Me::Fiber(worker, control) = me else {
-        while !poll_until(fd.as_raw_fd(), direction, point.until_ns(u64::MAX))? {
+        while poll_until(fd.as_raw_fd(), direction, point.until_ns(u64::MAX))? == 0 {
             me.cancel_point_at_entry()?;
         }
         return Ok(());
@@ -657,11 +718,10 @@ pub fn poll(fd: impl AsFd, interest: Interest) -> io::Result<()> {
     let fiber = Caller { point: &point, worker, control };
     match poller_of(worker, control)? {
         Some(poller) => poll_by_epoll(&fiber, &poller, fd, direction),
-        None => {
-            let entry = opcode::PollAdd::new(Fd(fd.as_raw_fd()), poll_bits(direction) as u32).build();
-            // SAFETY: nothing is lent.
-            unsafe { ask_ring(&fiber, entry, why(direction), u64::MAX) }.map(drop)
-        }
+        None => match poll_at_ring(&fiber, fd.as_raw_fd(), direction, why(direction), u64::MAX)? {
+            told if told & (poll_bits(direction) | libc::POLLERR | libc::POLLHUP) != 0 => Ok(()),
+            _ => poll_by_epoll(&fiber, &roam_of(worker)?, fd, direction),
+        },
     }
 }
 
@@ -679,7 +739,7 @@ fn poll_by_epoll(fiber: &Caller<'_>, poller: &Poller, fd: BorrowedFd<'_>, direct
             Ok(_) => seen = readiness.seen(direction),
         }
         match poll_until(own.as_raw_fd(), direction, 0) {
-            Ok(false) => {}
+            Ok(0) => {}
             ready => break ready.map(drop),
         }
     };

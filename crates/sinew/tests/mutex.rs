@@ -316,3 +316,38 @@ fn a_report_says_that_a_fiber_waits_for_a_mutex() {
 
 const fn sync<T: Send + Sync>() {}
 const _: () = sync::<Mutex<std::cell::Cell<u8>>>();
+
+/// Claim: a thread that was woken and is not run, here for a signal's handler, does not keep other threads from a free lock.
+#[test]
+fn a_woken_thread_that_is_not_run_does_not_keep_others_from_a_free_lock() {
+    use std::os::unix::thread::JoinHandleExt;
+    static HANDLES: AtomicBool = AtomicBool::new(false);
+    static DONE: AtomicBool = AtomicBool::new(false);
+    extern "C" fn hold(_: i32) {
+        HANDLES.store(true, SeqCst);
+        while !DONE.load(SeqCst) {
+            std::hint::spin_loop();
+        }
+    }
+    // SAFETY: the handler touches atomics alone.
+    unsafe { libc::signal(libc::SIGUSR2, hold as *const () as usize) };
+    let lock = Arc::new(Mutex::new(0u32));
+    let held = lock.lock();
+    let (waits, id) = (lock.clone(), Arc::new(std::sync::atomic::AtomicI32::new(0)));
+    let told = id.clone();
+    let woken = std::thread::spawn(move || {
+        // SAFETY: it asks for a number.
+        told.store(unsafe { libc::gettid() }, SeqCst);
+        *waits.lock() += 1;
+    });
+    let sleeps = |id: i32| std::fs::read_to_string(format!("/proc/self/task/{id}/stat")).is_ok_and(|stat| stat.contains(") S "));
+    wait_until(|| id.load(SeqCst) != 0 && sleeps(id.load(SeqCst)));
+    // SAFETY: the thread waits, and has not been joined.
+    assert_eq!(unsafe { libc::pthread_kill(woken.as_pthread_t(), libc::SIGUSR2) }, 0);
+    wait_until(|| HANDLES.load(SeqCst));
+    drop(held);
+    (0..10_000).for_each(|_| *lock.lock() += 1);
+    DONE.store(true, SeqCst);
+    woken.join().unwrap();
+    assert_eq!(*lock.lock(), 10_001);
+}

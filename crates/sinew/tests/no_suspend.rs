@@ -1,5 +1,7 @@
 //! `no_suspend`: every call that would suspend panics inside it, names both places, and leaves everything as it was.
 
+mod common;
+
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -238,4 +240,22 @@ fn hops_chain() {
     let (done, end) = mpsc::channel();
     sinew::spawn(move || step(10_000, done));
     assert_eq!(end.recv(), Ok(0));
+}
+
+/// Claim: a guard that was unlocked for a while where nothing may be waited for, and cannot be locked again, ends the process: it never unlocks what another has.
+#[test]
+fn a_guard_that_cannot_be_locked_again_ends_the_process() {
+    use std::os::unix::process::ExitStatusExt;
+    const SELF: &str = "a_guard_that_cannot_be_locked_again_ends_the_process";
+    if !common::is_child(SELF) {
+        let output = common::in_child(SELF, &[]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{text}");
+        assert!(text.contains("could not be locked again"), "{text}");
+        return;
+    }
+    static LOCK: sinew::sync::Mutex<()> = sinew::sync::Mutex::new(());
+    let mut guard = LOCK.lock();
+    let take_for_ever = || std::thread::spawn(|| std::mem::forget(LOCK.lock())).join().unwrap();
+    sinew::no_suspend(|| sinew::sync::MutexGuard::unlocked(&mut guard, take_for_ever));
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use lock_api::GuardNoSend;
 
+use super::or_abort;
 use super::raw_mutex::RawMutex;
 use crate::os::clock;
 use crate::rt::wait::Me;
@@ -18,7 +19,7 @@ unsafe impl lock_api::RawMutex for RawMutex {
     #[inline]
     #[track_caller]
     fn lock(&self) {
-        self.take();
+        or_abort(|| self.take());
     }
 
     #[inline]
@@ -125,7 +126,11 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock()
+        // SAFETY: locked just now, and the guard, the one proof of it, unlocks.
+        unsafe {
+            self.0.raw().take();
+            self.0.make_guard_unchecked()
+        }
     }
 
     /// Locks it if nobody else has it.

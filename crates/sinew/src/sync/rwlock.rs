@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use lock_api::GuardNoSend;
 
+use super::or_abort;
 use super::raw_rwlock::RawRwLock;
 use crate::os::clock;
 use crate::rt::wait::Me;
@@ -18,7 +19,7 @@ unsafe impl lock_api::RawRwLock for RawRwLock {
     #[inline]
     #[track_caller]
     fn lock_shared(&self) {
-        self.read();
+        or_abort(|| self.read());
     }
 
     #[inline]
@@ -34,7 +35,7 @@ unsafe impl lock_api::RawRwLock for RawRwLock {
     #[inline]
     #[track_caller]
     fn lock_exclusive(&self) {
-        self.write();
+        or_abort(|| self.write());
     }
 
     #[inline]
@@ -179,7 +180,11 @@ impl<T: ?Sized> RwLock<T> {
     #[inline]
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        self.0.read()
+        // SAFETY: locked just now, and the guard, the one proof of it, unlocks.
+        unsafe {
+            self.0.raw().read();
+            self.0.make_read_guard_unchecked()
+        }
     }
 
     /// Waits until nobody has it, and locks it for writing.
@@ -192,7 +197,11 @@ impl<T: ?Sized> RwLock<T> {
     #[inline]
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        self.0.write()
+        // SAFETY: as in `read`.
+        unsafe {
+            self.0.raw().write();
+            self.0.make_write_guard_unchecked()
+        }
     }
 
     /// Locks it for reading, if no writer has it, nor has waited long for it.

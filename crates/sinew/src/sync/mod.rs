@@ -33,25 +33,3 @@ pub use raw_rwlock::RawRwLock;
 pub use rwlock::{MappedRwLockReadGuard, MappedRwLockWriteGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{Semaphore, SemaphorePermit};
 pub use wait_group::WaitGroup;
-
-/// Locks on behalf of lock_api, which takes it for granted that the lock is had then: a guard that unlocked for a while would, when this panics, unlock what another has. So where a lock must not be
-/// waited for (`no_suspend`), that ends the process; `Mutex::lock` and its like, which have given no guard yet, panic.
-#[inline]
-#[track_caller]
-fn or_abort<T>(lock: impl FnOnce() -> T) -> T {
-    struct Bomb;
-
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            eprintln!(
-                "sinew: a guard that was unlocked for a while could not be locked again, since nothing may be waited for here (see the panic above): the process ends"
-            );
-            std::process::abort();
-        }
-    }
-
-    let bomb = Bomb;
-    let locked = lock();
-    std::mem::forget(bomb);
-    locked
-}

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use lock_api::GuardNoSend;
 
-use super::or_abort;
 use super::raw_mutex::RawMutex;
 use crate::os::clock;
 use crate::rt::wait::Me;
@@ -65,6 +64,28 @@ unsafe impl lock_api::RawMutexTimed for RawMutex {
     fn try_lock_until(&self, deadline: Instant) -> bool {
         self.try_lock_for(deadline.saturating_duration_since(Instant::now()))
     }
+}
+
+/// Locks on behalf of lock_api, which takes it for granted that the lock is had then: a guard that unlocked for a while would, when this panics, unlock what another has. So where a lock must not be
+/// waited for (`no_suspend`), that ends the process; `Mutex::lock` and its like, which have given no guard yet, panic.
+#[inline]
+#[track_caller]
+pub(super) fn or_abort<T>(lock: impl FnOnce() -> T) -> T {
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            eprintln!(
+                "sinew: a guard that was unlocked for a while could not be locked again, since nothing may be waited for here (see the panic above): the process ends"
+            );
+            std::process::abort();
+        }
+    }
+
+    let bomb = Bomb;
+    let locked = lock();
+    std::mem::forget(bomb);
+    locked
 }
 
 /// Proof that a [`Mutex`] is locked; dropping it unlocks. As parking_lot's: `MutexGuard::map`, `unlocked`, `unlock_fair`, `bump` are there.

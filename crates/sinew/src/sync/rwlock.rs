@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lock_api::GuardNoSend;
 
-use super::or_abort;
+use super::mutex::or_abort;
 use super::raw_rwlock::RawRwLock;
 use crate::os::clock;
 use crate::rt::wait::Me;

@@ -186,15 +186,6 @@ fn copy_tries_again_when_interrupted_and_passes_errors_on() {
     assert_eq!(written.len(), 2);
 }
 
-/// The named test again, as a child with this input.
-fn with_input(test: &str, input: impl FnOnce(&mut std::process::ChildStdin)) -> std::process::Output {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env("SINEW_TEST_CHILD", test);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    input(child.stdin.as_mut().unwrap());
-    child.wait_with_output().unwrap()
-}
-
 #[test]
 fn input_is_read_by_lines_while_others_run() {
     const NAME: &str = "input_is_read_by_lines_while_others_run";
@@ -204,9 +195,8 @@ fn input_is_read_by_lines_while_others_run() {
         command.args(["--exact", NAME, "--nocapture", "--test-threads=1"]).env("SINEW_TEST_CHILD", NAME);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         // There is nothing to read before: so they run while the reader waits.
-        let said =
-            std::io::BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap).find(|line| line.ends_with(OTHERS_RUN));
-        assert!(said.is_some());
+        let mut said = std::io::BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        assert!(said.any(|line| line.ends_with(OTHERS_RUN)));
         child.stdin.take().unwrap().write_all(b"first\nsecond\nthird\nrest without end").unwrap();
         assert!(child.wait().unwrap().success());
         return;

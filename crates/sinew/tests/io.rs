@@ -5,6 +5,7 @@ mod common;
 use std::io::{BufRead, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -144,6 +145,39 @@ fn given_away_an_end_is_blocking_and_taken_it_is_not() {
         writer.write_all(b"again").unwrap();
         drop(writer);
         assert_eq!(waiter.join().unwrap(), "again");
+    });
+}
+
+#[test]
+fn an_end_that_a_child_has_too_keeps_no_other_fiber_from_running() {
+    // To the child its end is blocking, and so is ours then, which is the same in the kernel. Reader and writer are fibers of one worker.
+    everywhere(|| {
+        for given in ["reader", "writer"] {
+            let (mut reader, mut writer) = pipe().unwrap();
+            let mut child = sinew::process::Command::new("true");
+            match given {
+                "reader" => child.stdin(reader.try_clone().unwrap()),
+                _ => child.stdout(writer.try_clone().unwrap()),
+            };
+            assert!(child.status().unwrap().success());
+            drop(child);
+            let sent = pattern(MUCH);
+            let awaited = sent.clone();
+            let begun = Arc::new(AtomicBool::new(false));
+            let told = begun.clone();
+            let all = spawn(move || {
+                told.store(true, SeqCst);
+                let mut all = Vec::new();
+                reader.read_to_end(&mut all).unwrap();
+                all
+            });
+            // It finds nothing to be read, then we find no room.
+            until(|| begun.load(SeqCst));
+            sinew::yield_now();
+            writer.write_all(&sent).unwrap();
+            drop(writer);
+            assert!(all.join().unwrap() == awaited, "{given}");
+        }
     });
 }
 

@@ -435,6 +435,21 @@ fn what_a_file_is_can_be_asked_and_changed() {
 }
 
 #[test]
+fn what_std_has_for_unix_is_there() {
+    everywhere(|| {
+        let place = Place::new();
+        let file = File::create(place.at("file")).unwrap();
+        assert!(!file.is_terminal());
+        fs::fchown(&file, None, None).unwrap();
+        let owner = file.metadata().unwrap().uid();
+        fs::fchown(&file, Some(owner), None).unwrap();
+        assert_eq!(file.metadata().unwrap().uid(), owner);
+        let nowhere = place.at("nowhere");
+        assert_eq!(told(fs::chroot(&nowhere)), told(std::os::unix::fs::chroot(&nowhere)));
+    });
+}
+
+#[test]
 fn handles_can_be_cloned_and_given_away() {
     everywhere(|| {
         let place = Place::new();

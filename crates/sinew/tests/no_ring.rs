@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{in_child, is_child, pair, until};
 use sinew::process::{Command, Stdio};
 use sinew::signal::{Signal, Signals};
-use sinew::{Runtime, fs, io, scope, spawn, timeout};
+use sinew::{Io, Runtime, fs, io, scope, spawn, timeout};
 
 /// What is refused, and how: what containers do, and old or strict kernels.
 const REFUSALS: [(&str, i64, i32); 4] = [
@@ -143,7 +143,19 @@ fn without_a_ring_or_a_part_of_it_everything_works() {
     Runtime::builder().workers(1).build().unwrap().run(|| everything.iter().for_each(|part| part()));
     Runtime::builder().workers(2).build().unwrap().run(|| {
         scope(|s| everything.iter().for_each(|part| drop(s.spawn(part))));
+        assert!(sinew::metrics().workers.iter().any(|worker| worker.io.is_some()));
+        assert!(sinew::metrics().workers.iter().all(|worker| worker.io.is_none_or(|io| io == Io::Epoll)));
     });
+}
+
+#[test]
+fn which_driver_a_worker_has_can_be_asked() {
+    for io in [Io::Uring, Io::Epoll] {
+        let runtime = Runtime::builder().workers(1).io(io).build().unwrap();
+        assert_eq!(runtime.metrics().workers[0].io, None, "nothing has waited for I/O");
+        runtime.run(pipes);
+        assert_eq!(runtime.metrics().workers[0].io, Some(io));
+    }
 }
 
 #[test]
@@ -153,7 +165,7 @@ fn a_ring_that_was_asked_for_and_is_refused_is_an_error_at_the_start() {
         return under_each_refusal(NAME, |name, said| assert!(!said.contains("I/O goes by epoll"), "{name}: {said}"));
     }
     refuse_as_asked();
-    let refused = Runtime::builder().io(sinew::Io::Uring).build().expect_err("there is no ring");
+    let refused = Runtime::builder().io(Io::Uring).build().expect_err("there is no ring");
     assert!(refused.to_string().contains("the kernel refuses io_uring"), "{refused}");
 }
 
@@ -166,6 +178,6 @@ fn without_descriptors_the_ring_is_not_said_to_be_forbidden() {
         return;
     }
     refuse(libc::SYS_io_uring_setup, libc::EMFILE);
-    let refused = Runtime::builder().io(sinew::Io::Uring).build().expect_err("there are no descriptors").to_string();
+    let refused = Runtime::builder().io(Io::Uring).build().expect_err("there are no descriptors").to_string();
     assert!(refused.contains("descriptors") && refused.contains("ulimit -n") && !refused.contains("refuses"), "{refused}");
 }

@@ -289,7 +289,7 @@ fn schedtrace_writes_a_line_per_period() {
     assert!(child.status.success(), "{said}");
     let lines: Vec<&str> = said.lines().filter(|l| l.starts_with("sinew ") && l.contains("ms queue=")).collect();
     assert!(lines.len() >= 5, "{said}");
-    for part in ["ready=[", "settled=[", "spinning=[", "sleeping=[", "switches=+", "spinner=+", "sleeper=+", "p50=", "p99="] {
+    for part in ["ready=[", "settled=[", "spinning=[", "sleeping=[", "switches=+", "spinner=+", "sleeper=+", "p50=", "p99=", " io="] {
         assert!(lines.iter().all(|line| line.contains(part)), "{part} is missing: {said}");
     }
     assert!(lines.iter().any(|line| !line.contains("switches=+0 ")), "nothing moved: {said}");

@@ -130,6 +130,14 @@ impl Source {
         Ok(Source::Epoll(Box::new(Epoll::open(bell)?)))
     }
 
+    /// Which of the two it is.
+    pub(crate) fn io(&self) -> Io {
+        match self {
+            Source::Uring(_) => Io::Uring,
+            Source::Epoll(_) => Io::Epoll,
+        }
+    }
+
     pub(crate) fn is_ring(&self) -> bool {
         matches!(self, Source::Uring(_))
     }

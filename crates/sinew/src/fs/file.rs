@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::{FileTimes, Metadata, Permissions, TryLockError};
-use std::io::{self, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
+use std::io::{self, IoSlice, IoSliceMut, IsTerminal, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -112,6 +112,11 @@ impl File {
     #[track_caller]
     pub fn metadata(&self) -> io::Result<Metadata> {
         self.handle.metadata()
+    }
+
+    /// Whether it is a terminal. As the method of [`IsTerminal`], which no other crate can give its types. Does not suspend.
+    pub fn is_terminal(&self) -> bool {
+        self.handle.file.is_terminal()
     }
 
     /// Makes a second handle to the same open file: they share the cursor. Does not suspend.

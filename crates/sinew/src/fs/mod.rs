@@ -38,6 +38,7 @@ mod operations;
 mod options;
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use crate::rt::ask::ask;
@@ -241,4 +242,24 @@ pub fn chown<P: AsRef<Path>>(path: P, user: Option<u32>, group: Option<u32>) -> 
 pub fn lchown<P: AsRef<Path>>(path: P, user: Option<u32>, group: Option<u32>) -> io::Result<()> {
     let path = path.as_ref();
     ask(|| std::os::unix::fs::lchown(path, user, group))
+}
+
+/// As [`chown`], of an open file or directory. As [`std::os::unix::fs::fchown`].
+///
+/// # Errors
+/// The system's.
+#[track_caller]
+pub fn fchown<F: AsFd>(file: F, user: Option<u32>, group: Option<u32>) -> io::Result<()> {
+    let file = file.as_fd();
+    ask(|| std::os::unix::fs::fchown(file, user, group))
+}
+
+/// Makes a directory the root of the process, with all its threads. As [`std::os::unix::fs::chroot`].
+///
+/// # Errors
+/// The system's.
+#[track_caller]
+pub fn chroot<P: AsRef<Path>>(path: P) -> io::Result<()> {
+    let path = path.as_ref();
+    ask(|| std::os::unix::fs::chroot(path))
 }

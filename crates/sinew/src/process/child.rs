@@ -28,12 +28,11 @@ pub struct Child {
 }
 
 impl Child {
-    pub(super) fn new(mut child: std::process::Child) -> io::Result<Self> {
-        let pipe = |end: Option<OwnedFd>| end.map(Pipe::new).transpose();
-        let stdin = pipe(child.stdin.take().map(OwnedFd::from))?.map(|pipe| ChildStdin { pipe });
-        let stdout = pipe(child.stdout.take().map(OwnedFd::from))?.map(|pipe| ChildStdout { pipe });
-        let stderr = pipe(child.stderr.take().map(OwnedFd::from))?.map(|pipe| ChildStderr { pipe });
-        Ok(Self { stdin, stdout, stderr, ended: open_pidfd(child.id()), std: child })
+    pub(super) fn new(mut child: std::process::Child) -> Self {
+        let stdin = child.stdin.take().map(|end| OwnedFd::from(end).into());
+        let stdout = child.stdout.take().map(|end| OwnedFd::from(end).into());
+        let stderr = child.stderr.take().map(|end| OwnedFd::from(end).into());
+        Self { stdin, stdout, stderr, ended: open_pidfd(child.id()), std: child }
     }
 
     /// Gives the child's number.

@@ -161,7 +161,7 @@ impl Command {
     /// The system's: `NotFound` if there is no such program. And as every cancel point.
     #[track_caller]
     pub fn spawn(&mut self) -> io::Result<Child> {
-        Child::new(spawner::spawn(&mut self.std)?)
+        spawner::spawn(&mut self.std).map(Child::new)
     }
 
     /// Runs the child to its end; gives how it ended.

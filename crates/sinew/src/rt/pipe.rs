@@ -44,8 +44,11 @@ fn is_unknown(error: &io::Error) -> bool {
 }
 
 impl Pipe {
-    pub(crate) fn new(end: OwnedFd) -> io::Result<Self> {
-        Ok(Self { descriptor: Descriptor::new(end.into())? })
+    /// Takes one end of a pipe, or of anything else that can be waited for, and makes it non-blocking, which the system refuses to nothing that can be read or written.
+    pub(crate) fn new(end: OwnedFd) -> Self {
+        let file = File::from(end);
+        let _ = Descriptor::new(file.as_fd());
+        Self { descriptor: Descriptor::of_nonblocking(file) }
     }
 
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
@@ -100,6 +103,20 @@ macro_rules! pipe_end {
         impl std::os::fd::AsRawFd for $end {
             fn as_raw_fd(&self) -> std::os::fd::RawFd {
                 std::os::fd::AsRawFd::as_raw_fd(&self.pipe.as_fd())
+            }
+        }
+
+        /// Takes one end of a pipe, or of anything else that can be waited for, and makes it non-blocking.
+        impl From<std::os::fd::OwnedFd> for $end {
+            fn from(end: std::os::fd::OwnedFd) -> Self {
+                Self { pipe: crate::rt::pipe::Pipe::new(end) }
+            }
+        }
+
+        impl std::os::fd::FromRawFd for $end {
+            unsafe fn from_raw_fd(end: std::os::fd::RawFd) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { std::os::fd::OwnedFd::from_raw_fd(end) }.into()
             }
         }
 

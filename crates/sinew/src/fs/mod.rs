@@ -8,13 +8,13 @@
 //! # Suspends
 //! All functions here do, and nearly all methods of [`File`]. They are [cancel points](crate::cancelled) at their entry: called by one that is cancelled or past its deadline they fail, and
 //! nothing has been done. Once begun they run to their end, whatever comes: a file is not a socket, and the system lets nobody take back what it was asked of the disk.
-//! To clean up all the same, do so in a [`shield`](crate::shield).
+//! To clean up all the same, do so in a [`shield`](crate::shield). A wait for a [lock](File::lock) can be cut short all the time.
 //!
 //! # Errors
 //! The system's, with the kinds that std gives them. One that fails at its entry has [`Cancelled`](crate::Cancelled) as its source, or the kind `TimedOut`.
 //!
 //! # Panics
-//! Inside [`no_suspend`](crate::no_suspend), in all cases.
+//! Inside [`no_suspend`](crate::no_suspend), in all cases but those that never suspend.
 //!
 //! # Examples
 //! ```

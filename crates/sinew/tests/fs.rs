@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use common::{alone, everywhere, in_child, is_cancelled, is_child, panics, until};
 use sinew::fs::{self, File};
-use sinew::{current, no_suspend, scope, shield, spawn, timeout, yield_now};
+use sinew::{Io, Runtime, blocking, current, no_suspend, scope, shield, spawn, timeout, yield_now};
 
 /// A directory of a test's own, removed at its end.
 struct Place(PathBuf);
@@ -435,6 +435,21 @@ fn what_a_file_is_can_be_asked_and_changed() {
 }
 
 #[test]
+fn what_std_has_for_unix_is_there() {
+    everywhere(|| {
+        let place = Place::new();
+        let file = File::create(place.at("file")).unwrap();
+        assert!(!file.is_terminal());
+        fs::fchown(&file, None, None).unwrap();
+        let owner = file.metadata().unwrap().uid();
+        fs::fchown(&file, Some(owner), None).unwrap();
+        assert_eq!(file.metadata().unwrap().uid(), owner);
+        let nowhere = place.at("nowhere");
+        assert_eq!(told(fs::chroot(&nowhere)), told(std::os::unix::fs::chroot(&nowhere)));
+    });
+}
+
+#[test]
 fn handles_can_be_cloned_and_given_away() {
     everywhere(|| {
         let place = Place::new();
@@ -579,6 +594,94 @@ fn a_lock_waits_without_its_worker_and_is_given_back_in_any_case() {
         holder.lock_shared().unwrap();
         other.try_lock_shared().unwrap();
         assert!(matches!(other.try_lock(), Err(fs::TryLockError::WouldBlock)));
+    });
+}
+
+#[test]
+fn those_who_wait_for_a_lock_leave_the_pool_to_others() {
+    // More wait than the pool has threads. A job of another kind needs one, and so may what is done under the lock.
+    const WAITERS: usize = 3;
+    for io in [Io::Uring, Io::Epoll] {
+        let place = Place::new();
+        let path = place.file("lock", "x");
+        let runtime = Runtime::builder().workers(1).blocking_threads(1).io(io).build().unwrap();
+        runtime.run(|| {
+            let holder = File::open(&path).unwrap();
+            holder.lock().unwrap();
+            let (begun, inside) = (AtomicUsize::new(0), AtomicBool::new(true));
+            scope(|s| {
+                for _ in 0..WAITERS {
+                    s.spawn(|| {
+                        let file = File::open(&path).unwrap();
+                        begun.fetch_add(1, SeqCst);
+                        file.lock().unwrap();
+                        assert!(!inside.swap(true, SeqCst), "{io:?}: two have the lock");
+                        assert_eq!(fs::read(&path).unwrap(), b"x");
+                        inside.store(false, SeqCst);
+                        file.unlock().unwrap();
+                    });
+                }
+                until(|| begun.load(SeqCst) == WAITERS);
+                (0..100).for_each(|_| yield_now());
+                assert_eq!(fs::read(&path).unwrap(), b"x");
+                inside.store(false, SeqCst);
+                holder.unlock().unwrap();
+            });
+        });
+    }
+}
+
+#[test]
+fn a_lock_is_given_back_while_all_threads_of_the_pool_are_busy() {
+    for io in [Io::Uring, Io::Epoll] {
+        let place = Place::new();
+        let path = place.file("lock", "");
+        let runtime = Runtime::builder().workers(1).blocking_threads(1).io(io).build().unwrap();
+        runtime.run(|| {
+            let (holder, other) = (File::open(&path).unwrap(), File::open(&path).unwrap());
+            holder.try_lock().unwrap();
+            let (sender, receiver) = std::sync::mpsc::channel::<()>();
+            let begun = AtomicBool::new(false);
+            scope(|s| {
+                let (begun, other) = (&begun, &other);
+                s.spawn(move || {
+                    blocking(move || {
+                        begun.store(true, SeqCst);
+                        receiver.recv().unwrap_err();
+                    });
+                });
+                until(|| begun.load(SeqCst));
+                assert!(matches!(other.try_lock_shared(), Err(fs::TryLockError::WouldBlock)));
+                holder.unlock().unwrap();
+                other.try_lock().unwrap();
+                drop(sender);
+            });
+        });
+    }
+}
+
+#[test]
+fn a_wait_for_a_lock_can_be_cut_short() {
+    everywhere(|| {
+        let place = Place::new();
+        let path = place.file("lock", "");
+        let (holder, other) = (File::open(&path).unwrap(), File::open(&path).unwrap());
+        holder.lock_shared().unwrap();
+        let late = timeout(Duration::from_millis(1), || assert_eq!(other.lock().unwrap_err().kind(), ErrorKind::TimedOut));
+        assert!(late.is_err());
+        let begun = Arc::new(AtomicBool::new(false));
+        let told = begun.clone();
+        let waiter = spawn(move || {
+            told.store(true, SeqCst);
+            (other.lock().unwrap_err(), other)
+        });
+        until(|| begun.load(SeqCst));
+        (0..100).for_each(|_| yield_now());
+        waiter.cancel();
+        let (error, other) = waiter.join().unwrap();
+        assert!(is_cancelled(&error));
+        holder.unlock().unwrap();
+        other.try_lock().unwrap();
     });
 }
 

@@ -3,13 +3,15 @@
 mod common;
 
 use std::io::{BufRead, ErrorKind, IoSlice, IoSliceMut, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use common::{alone, everywhere, in_child, is_cancelled, is_child, until};
 use sinew::io::{self, PipeReader, PipeWriter, pipe};
+use sinew::process::{ChildStderr, ChildStdin, ChildStdout};
 use sinew::{current, no_suspend, scope, spawn, timeout};
 
 /// More than a pipe holds.
@@ -139,11 +141,67 @@ fn given_away_an_end_is_blocking_and_taken_it_is_not() {
         let (reader, writer) = pipe().unwrap();
         let (reader, writer) = (OwnedFd::from(reader), OwnedFd::from(writer));
         assert!(is_blocking(&reader) && is_blocking(&writer));
-        let (mut reader, mut writer) = (PipeReader::try_from(reader).unwrap(), PipeWriter::try_from(writer).unwrap());
+        let (mut reader, mut writer) = (PipeReader::from(reader), PipeWriter::from(writer));
         let waiter = spawn(move || io::read_to_string(&mut reader).unwrap());
         writer.write_all(b"again").unwrap();
         drop(writer);
         assert_eq!(waiter.join().unwrap(), "again");
+    });
+}
+
+#[test]
+fn ends_are_made_of_descriptors_as_with_std() {
+    everywhere(|| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let (mut stdout, mut stdin) = (ChildStdout::from(OwnedFd::from(reader)), ChildStdin::from(OwnedFd::from(writer)));
+        let waiter = spawn(move || io::read_to_string(&mut stdout).unwrap());
+        stdin.write_all(b"through a child's ends").unwrap();
+        drop(stdin);
+        assert_eq!(waiter.join().unwrap(), "through a child's ends");
+
+        let (reader, writer) = std::io::pipe().unwrap();
+        // SAFETY: each descriptor is given away once.
+        let (mut stderr, mut writer) = unsafe {
+            let reader = PipeReader::from_raw_fd(reader.into_raw_fd());
+            (ChildStderr::from_raw_fd(reader.into_raw_fd()), PipeWriter::from_raw_fd(writer.into_raw_fd()))
+        };
+        let waiter = spawn(move || io::read_to_string(&mut stderr).unwrap());
+        writer.write_all(b"raw").unwrap();
+        drop(writer);
+        assert_eq!(waiter.join().unwrap(), "raw");
+    });
+}
+
+#[test]
+fn an_end_that_a_child_has_too_keeps_no_other_fiber_from_running() {
+    // To the child its end is blocking, and so is ours then, which is the same in the kernel. Reader and writer are fibers of one worker.
+    everywhere(|| {
+        for given in ["reader", "writer"] {
+            let (mut reader, mut writer) = pipe().unwrap();
+            let mut child = sinew::process::Command::new("true");
+            match given {
+                "reader" => child.stdin(reader.try_clone().unwrap()),
+                _ => child.stdout(writer.try_clone().unwrap()),
+            };
+            assert!(child.status().unwrap().success());
+            drop(child);
+            let sent = pattern(MUCH);
+            let awaited = sent.clone();
+            let begun = Arc::new(AtomicBool::new(false));
+            let told = begun.clone();
+            let all = spawn(move || {
+                told.store(true, SeqCst);
+                let mut all = Vec::new();
+                reader.read_to_end(&mut all).unwrap();
+                all
+            });
+            // It finds nothing to be read, then we find no room.
+            until(|| begun.load(SeqCst));
+            sinew::yield_now();
+            writer.write_all(&sent).unwrap();
+            drop(writer);
+            assert!(all.join().unwrap() == awaited, "{given}");
+        }
     });
 }
 
@@ -257,6 +315,50 @@ fn output_keeps_its_order_with_println() {
         io::stdout().write_all(b"5").unwrap();
         (&io::stdout()).flush().unwrap();
         writeln!(io::stderr(), "to stderr: {}", 6).unwrap();
+    });
+}
+
+#[test]
+fn a_lock_of_output_keeps_other_fibers_out() {
+    const NAME: &str = "a_lock_of_output_keeps_other_fibers_out";
+    if !is_child(NAME) {
+        for io in ["uring", "epoll"] {
+            let output = in_child(NAME, &[("SINEW_IO", io)]);
+            assert!(output.status.success(), "{output:?}");
+            let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            let lines: Vec<_> = text.lines().filter(|line| line.starts_with('<')).collect();
+            assert_eq!(lines.len(), 20, "{text}");
+            assert!(lines.iter().all(|line| *line == "<0 1 2 3 4 5 6 7 8 9>" || *line == "<whole>"), "{text}");
+            assert!(errors.contains("{one two}"), "{errors}");
+            assert!(errors.contains("from a child\n"), "{errors}");
+        }
+        return;
+    }
+    alone(|| {
+        println!();
+        scope(|s| {
+            for _ in 0..10 {
+                s.spawn(|| {
+                    let mut out = io::stdout().lock();
+                    write!(out, "<").unwrap();
+                    for digit in 0..9 {
+                        write!(out, "{digit} ").unwrap();
+                        sinew::yield_now();
+                    }
+                    // Who has it may lock again, and use other handles.
+                    writeln!(io::stdout(), "9>").unwrap();
+                    drop(io::stdout().lock());
+                });
+                s.spawn(|| writeln!(io::stdout(), "<whole>").unwrap());
+            }
+        });
+        let mut errors = io::stderr().lock();
+        assert!(!errors.is_terminal() && !io::stdout().lock().is_terminal() && !io::stdin().lock().is_terminal());
+        errors.write_all(b"{one ").unwrap();
+        writeln!(errors, "two}}").unwrap();
+        let status = sinew::process::Command::new("echo").arg("from a child").stdout(io::stderr()).status();
+        assert!(status.unwrap().success());
+        sinew::process::Command::new("true").stdout(io::stdout()).status().unwrap();
     });
 }
 

@@ -66,7 +66,7 @@ fn without_a_ring_all_works_by_epoll_and_it_is_said_once() {
         Runtime::builder().workers(2).build().unwrap().run(echo_once);
         return;
     }
-    let child = in_child(NAME, &[]);
+    let child = in_child(NAME, &[("SINEW_IO", "auto")]);
     let said = String::from_utf8_lossy(&child.stderr);
     assert!(child.status.success(), "{said}");
     assert_eq!(said.matches("I/O goes by epoll").count(), 1, "{said}");

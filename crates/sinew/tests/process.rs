@@ -342,3 +342,100 @@ fn without_a_descriptor_for_its_end_a_child_is_waited_for_all_the_same() {
         drop(all);
     });
 }
+
+/// Leaves no descriptor to be opened; what is given can be dropped for one each.
+fn take_all_descriptors() -> Vec<std::fs::File> {
+    let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
+    // SAFETY: the limit outlives the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect()
+}
+
+/// Runs the named test again in a process of its own, by each driver.
+fn by_each_driver(test: &str) {
+    for io in ["uring", "epoll"] {
+        let output = in_child(test, &[("SINEW_IO", io)]);
+        assert!(output.status.success(), "{io}: {output:?}");
+    }
+}
+
+#[test]
+fn a_child_is_not_killed_because_there_is_no_descriptor_to_wait_with() {
+    const NAME: &str = "a_child_is_not_killed_because_there_is_no_descriptor_to_wait_with";
+    if !is_child(NAME) {
+        return by_each_driver(NAME);
+    }
+    alone(|| {
+        // What is opened at the first use is open then.
+        assert!(Command::new("true").status().unwrap().success());
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let mut command = shell("read line");
+        command.stdin(reader);
+        let mut all = take_all_descriptors();
+        // One is left, and taken for the child's end.
+        let number = all.pop().unwrap().as_raw_fd();
+        let other = spawn(move || {
+            // SAFETY: asks for flags.
+            until(|| unsafe { libc::fcntl(number, libc::F_GETFD) } != -1);
+            writer.write_all(b"\n").unwrap();
+            writer
+        });
+        assert!(command.status().unwrap().success());
+        other.join().unwrap();
+        drop(all);
+    });
+}
+
+#[test]
+fn a_child_is_not_killed_because_there_is_no_descriptor_to_read_with() {
+    const NAME: &str = "a_child_is_not_killed_because_there_is_no_descriptor_to_read_with";
+    if !is_child(NAME) {
+        return by_each_driver(NAME);
+    }
+    // The first wait of a worker opens its source.
+    alone(|| {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let child = Command::new("cat").stdin(reader).stdout(Stdio::piped()).spawn().unwrap();
+        let all = take_all_descriptors();
+        let other = spawn(move || {
+            drop(all);
+            writer.write_all(b"all the same").unwrap();
+        });
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        assert_eq!(output.stdout, b"all the same");
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn a_start_that_takes_long_delays_no_other() {
+    // The slow ones wait for a byte before they run their program; they get it when others have run.
+    const SLOW: usize = 3;
+    everywhere(|| {
+        let (begun, tells) = sinew::io::pipe().unwrap();
+        let (waits, go) = std::io::pipe().unwrap();
+        let (tells, waits) = (OwnedFd::from(tells), OwnedFd::from(waits));
+        let (told, awaited) = (tells.as_raw_fd(), waits.as_raw_fd());
+        let slow: Vec<_> = (0..SLOW)
+            .map(|_| {
+                let mut command = Command::new("true");
+                // SAFETY: calls of the system, fit for a forked child.
+                unsafe {
+                    command.pre_exec(move || {
+                        libc::write(told, b"x".as_ptr().cast(), 1);
+                        libc::read(awaited, [0u8; 1].as_mut_ptr().cast(), 1);
+                        Ok(())
+                    })
+                };
+                spawn(move || command.status().unwrap())
+            })
+            .collect();
+        (&begun).read_exact(&mut [0; SLOW]).unwrap();
+        for _ in 0..3 {
+            assert!(Command::new("true").status().unwrap().success());
+        }
+        (&go).write_all(&[0; SLOW]).unwrap();
+        assert!(slow.into_iter().all(|slow| slow.join().unwrap().success()));
+    });
+}

@@ -176,3 +176,26 @@ fn handlers_run_on_the_alternate_stack() {
     assert_ne!(action.sa_flags & libc::SA_ONSTACK, 0);
     assert_ne!(action.sa_flags & libc::SA_RESTART, 0);
 }
+
+#[test]
+fn a_wait_goes_on_without_descriptors_to_wait_with() {
+    const NAME: &str = "a_wait_goes_on_without_descriptors_to_wait_with";
+    if !is_child(NAME) {
+        for io in ["uring", "epoll"] {
+            let output = in_child(NAME, &[("SINEW_IO", io)]);
+            assert!(output.status.success(), "{io}: {output:?}");
+        }
+        return;
+    }
+    alone(|| {
+        let signals = Signals::new([Signal::USR1]).unwrap();
+        let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
+        // SAFETY: the limit outlives the call.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        let all: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+        let raiser = sinew::spawn(|| raise(Signal::USR1));
+        assert_eq!(signals.wait().unwrap(), Signal::USR1);
+        raiser.join().unwrap();
+        drop(all);
+    });
+}

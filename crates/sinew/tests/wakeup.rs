@@ -302,6 +302,7 @@ fn schedtrace_writes_a_line_per_period() {
         "by=[",
         "p50=",
         "p99=",
+        " io=",
     ] {
         assert!(lines.iter().all(|line| line.contains(part)), "{part} is missing: {said}");
     }

@@ -53,10 +53,13 @@ impl Driver {
     pub(crate) fn choose(io: Io) -> io::Result<Driver> {
         match io {
             Io::Epoll => Ok(Driver::Epoll),
-            Io::Uring => match probe() {
-                Ok(()) => Ok(Driver::Uring),
-                Err(error) => Err(io::Error::new(error.kind(), format!("the kernel refuses io_uring ({error}): {REMEDY}"))),
-            },
+            Io::Uring => probe().map(|()| Driver::Uring).map_err(|error| {
+                let text = match is_shortage(&error) {
+                    true => format!("there are no descriptors for a ring ({error}): {MORE_DESCRIPTORS}"),
+                    false => format!("the kernel refuses io_uring ({error}): {REMEDY}"),
+                };
+                io::Error::new(error.kind(), text)
+            }),
             Io::Auto => match AUTO.get() {
                 Some(driver) => Ok(*driver),
                 None => choose_for_all(),
@@ -69,7 +72,7 @@ impl Driver {
 #[cold]
 fn choose_for_all() -> io::Result<Driver> {
     let probed = match probe() {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => return Err(error),
+        Err(error) if is_shortage(&error) => return Err(error),
         probed => probed,
     };
     Ok(*AUTO.get_or_init(|| match probed {
@@ -81,14 +84,20 @@ fn choose_for_all() -> io::Result<Driver> {
     }))
 }
 
+/// Whether an error says that there are no descriptors to be had, which may be over soon.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+const MORE_DESCRIPTORS: &str = "raise the limit (ulimit -n, /proc/sys/fs/file-max) or close some";
 const REMEDY: &str = "ask for Io::Epoll or Io::Auto, or allow it (/proc/sys/kernel/io_uring_disabled, the container's seccomp profile)";
 
 /// What `Auto` came to, once for the process.
 static AUTO: OnceLock<Driver> = OnceLock::new();
 
-/// Whether there can be a ring with all that is needed of it.
+/// Whether there can be a ring with all that is needed of it, and whether it works: a sandbox may allow the call that makes one, and forbid the one that uses it.
 fn probe() -> io::Result<()> {
-    Uring::open(&Bell::new()?).map(drop)
+    Uring::open(&Bell::new()?)?.prove()
 }
 
 /// The source of one worker.
@@ -101,15 +110,31 @@ impl Source {
     /// Opens one that `bell` wakes. The bell outlives it.
     ///
     /// # Errors
-    /// What the system says. With [`Io::Auto`] a ring that one worker is refused, for want of memory, is no error: that worker has an epoll instance then.
+    /// What the system says. With [`Io::Auto`] a ring that one worker is refused, for want of memory, is no error: that worker has an epoll instance then, and says so.
     pub(crate) fn open(io: Io, bell: &Bell) -> io::Result<Self> {
-        match Driver::choose(io)? {
-            Driver::Uring => match Uring::open(bell) {
-                Ok(ring) => Ok(Source::Uring(Box::new(ring))),
-                Err(_) if io == Io::Auto => Self::open(Io::Epoll, bell),
-                Err(error) => Err(error),
-            },
-            Driver::Epoll => Ok(Source::Epoll(Box::new(Epoll::open(bell)?))),
+        // One that was named was tried when the runtime was built.
+        if io != Io::Uring && Driver::choose(io)? == Driver::Epoll {
+            return Self::open_epoll(bell);
+        }
+        match Uring::open(bell) {
+            Ok(ring) => Ok(Source::Uring(Box::new(ring))),
+            Err(error) if io == Io::Uring || is_shortage(&error) => Err(error),
+            Err(error) => {
+                eprintln!("sinew: the I/O of one worker goes by epoll, since the kernel has no ring for it ({error})");
+                Self::open_epoll(bell)
+            }
+        }
+    }
+
+    fn open_epoll(bell: &Bell) -> io::Result<Self> {
+        Ok(Source::Epoll(Box::new(Epoll::open(bell)?)))
+    }
+
+    /// Which of the two it is.
+    pub(crate) fn io(&self) -> Io {
+        match self {
+            Source::Uring(_) => Io::Uring,
+            Source::Epoll(_) => Io::Epoll,
         }
     }
 

@@ -39,6 +39,9 @@ const BELL: u64 = 1;
 /// `user_data` of the watch over the group's epoll instance (`roam.rs`).
 const ROAM: u64 = 2;
 
+/// Seconds that a new ring has to show that it works. It takes microseconds; arbitrary.
+const PROOF_LIMIT_S: u64 = 10;
+
 const ENTER_GETEVENTS: u32 = 1;
 const ENTER_EXT_ARG: u32 = 1 << 3;
 /// The worker's sleep is no wait for a disk: without it every idle worker counts as one, and top shows a busy machine.
@@ -94,6 +97,28 @@ impl Uring {
         let mut this = Self { ring, bell: bell.fd(), sleep_flags, watches_roam: false, woken: List::new() };
         this.watch_bell();
         Ok(this)
+    }
+
+    /// Has the ring do nothing, once, and waits for that as a worker does.
+    ///
+    /// # Errors
+    /// What the kernel says if it does not.
+    pub(crate) fn prove(mut self) -> io::Result<()> {
+        // SAFETY: no memory of ours is involved.
+        unsafe { self.put(&opcode::Nop::new().build().user_data(NOBODY)) };
+        let limit = Timespec::new().sec(PROOF_LIMIT_S);
+        loop {
+            let unsent = self.ring.submission().len() as u32;
+            match self.try_enter(unsent, 1, ENTER_GETEVENTS | self.sleep_flags, Some(&limit)) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+                Ok(()) => break,
+            }
+        }
+        match self.ring.completion().next() {
+            Some(done) if done.result() >= 0 => Ok(()),
+            done => Err(io::Error::other(format!("an operation that does nothing came to {:?}", done.map(|done| done.result())))),
+        }
     }
 
     /// Asks to be told of each ring of the bell.
@@ -161,6 +186,14 @@ impl Uring {
 
     /// Some errors are let pass: what was not told is told the next time (EBUSY: the kernel holds too many completions for us, EAGAIN: it has no memory now, EINTR, ETIME).
     fn enter(&mut self, unsent: u32, wanted: u32, flags: u32, limit: Option<&Timespec>) {
+        if let Err(error) = self.try_enter(unsent, wanted, flags, limit)
+            && !matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME | libc::EAGAIN | libc::EBUSY))
+        {
+            lost("io_uring_enter", &error);
+        }
+    }
+
+    fn try_enter(&mut self, unsent: u32, wanted: u32, flags: u32, limit: Option<&Timespec>) -> io::Result<()> {
         let submitter = self.ring.submitter();
         // SAFETY: what the entries point to is kept by those who put them there (I1); the limit outlives the call.
         let entered = unsafe {
@@ -172,11 +205,7 @@ impl Uring {
                 None => submitter.enter::<libc::sigset_t>(unsent, wanted, flags, None),
             }
         };
-        if let Err(error) = entered
-            && !matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME | libc::EAGAIN | libc::EBUSY))
-        {
-            lost("io_uring_enter", &error);
-        }
+        entered.map(drop)
     }
 
     pub(crate) fn look(&mut self, woken: &List<Control>) {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::{FileTimes, Metadata, Permissions, TryLockError};
-use std::io::{self, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
+use std::io::{self, IoSlice, IoSliceMut, IsTerminal, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -11,8 +11,8 @@ use std::time::SystemTime;
 
 use super::OpenOptions;
 use super::operations::Handle;
-use crate::rt::ask::ask;
-use crate::rt::cancel::shield;
+use crate::rt::ask::{ask, ask_after};
+use crate::rt::pauses::Pauses;
 
 /// An open file, read and written without keeping other fibers from running.
 ///
@@ -24,8 +24,8 @@ use crate::rt::cancel::shield;
 /// Dropped, it is closed, on the spot and without a word about errors: [`sync_all`](Self::sync_all) before tells of them.
 ///
 /// # Suspends
-/// All but [`try_clone`](Self::try_clone), the conversions and the drop may suspend; all of those but [`unlock`](Self::unlock) are [cancel points](crate::cancelled) at their
-/// [entry](super#suspends).
+/// All but [`unlock`](Self::unlock), [`try_clone`](Self::try_clone), the conversions and the drop may suspend; all of those are [cancel points](crate::cancelled) at their
+/// [entry](super#suspends), and [`lock`](Self::lock) and [`lock_shared`](Self::lock_shared) in their wait too.
 ///
 /// # Examples
 /// ```
@@ -114,6 +114,11 @@ impl File {
         self.handle.metadata()
     }
 
+    /// Whether it is a terminal. As the method of [`IsTerminal`], which no other crate can give its types. Does not suspend.
+    pub fn is_terminal(&self) -> bool {
+        self.handle.file.is_terminal()
+    }
+
     /// Makes a second handle to the same open file: they share the cursor. Does not suspend.
     ///
     /// # Errors
@@ -151,49 +156,72 @@ impl File {
 
     /// Locks the file (`flock`) against other handles, of this process or another; waits while one has it.
     ///
-    /// The wait holds a thread of the blocking pool, and nothing cuts it short once it has begun. Between fibers of one process a [`Mutex`](crate::sync::Mutex) is the better lock.
+    /// It tries again and again, with pauses of 10 ms at most: a wait in the system would hold a thread, and as many as the blocking pool has could keep out the one that is to unlock. So it is not first come,
+    /// first served. Between fibers of one process a [`Mutex`](crate::sync::Mutex) is the better lock.
+    ///
+    /// # Suspends
+    /// Yes, until it has the lock. A [cancel point](crate::cancelled), also in the wait: cut short, it has locked nothing.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's; and as every cancel point.
     #[track_caller]
     pub fn lock(&self) -> io::Result<()> {
-        ask(|| self.handle.file.lock())
+        self.lock_by(std::fs::File::try_lock)
     }
 
-    /// Locks the file against those who would [`lock`](Self::lock) it; others may share it.
+    /// Locks the file against those who would [`lock`](Self::lock) it; others may share it. Waits as that does.
     ///
     /// # Errors
-    /// The system's.
+    /// As [`lock`](Self::lock).
     #[track_caller]
     pub fn lock_shared(&self) -> io::Result<()> {
-        ask(|| self.handle.file.lock_shared())
+        self.lock_by(std::fs::File::try_lock_shared)
     }
 
-    /// Locks the file if no other handle has.
+    /// Locks the file if no other handle has. Never waits.
     ///
     /// # Errors
     /// [`TryLockError::WouldBlock`] if one has; else the system's.
     #[track_caller]
     pub fn try_lock(&self) -> Result<(), TryLockError> {
-        told(ask(|| Ok(self.handle.file.try_lock())))
+        self.try_lock_by(std::fs::File::try_lock)
     }
 
-    /// Locks the file against those who would [`lock`](Self::lock) it, if no other handle has.
+    /// Locks the file against those who would [`lock`](Self::lock) it, if no other handle has. Never waits.
     ///
     /// # Errors
     /// As [`try_lock`](Self::try_lock).
     #[track_caller]
     pub fn try_lock_shared(&self) -> Result<(), TryLockError> {
-        told(ask(|| Ok(self.handle.file.try_lock_shared())))
+        self.try_lock_by(std::fs::File::try_lock_shared)
     }
 
-    /// Unlocks the file. No cancel point: what was locked can be unlocked.
+    /// Unlocks the file. Does not suspend, and is no cancel point: what was locked can be unlocked.
     ///
     /// # Errors
     /// The system's.
-    #[track_caller]
     pub fn unlock(&self) -> io::Result<()> {
-        shield(|| ask(|| self.handle.file.unlock()))
+        self.handle.file.unlock()
+    }
+
+    #[track_caller]
+    fn lock_by(&self, tries: TryLock) -> io::Result<()> {
+        let mut pauses = Pauses::new();
+        loop {
+            match self.try_lock_by(tries) {
+                Ok(()) => return Ok(()),
+                Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::WouldBlock) => pauses.pause()?,
+            }
+        }
+    }
+
+    /// On the worker: the system answers at once.
+    #[track_caller]
+    fn try_lock_by(&self, tries: TryLock) -> Result<(), TryLockError> {
+        let file = &self.handle.file;
+        let tried = ask_after((), |()| Some(tries(file)), |()| Ok(tries(file)));
+        tried.unwrap_or_else(|error| Err(TryLockError::Error(error)))
     }
 
     /// Reads at `offset`, and leaves the cursor where it is; gives the number of bytes.
@@ -252,10 +280,8 @@ impl File {
     }
 }
 
-/// What `try_lock` found out, if it could be asked at all.
-fn told(answer: io::Result<Result<(), TryLockError>>) -> Result<(), TryLockError> {
-    answer.unwrap_or_else(|error| Err(TryLockError::Error(error)))
-}
+/// One of the two ways to try for a lock.
+type TryLock = fn(&std::fs::File) -> Result<(), TryLockError>;
 
 impl FileExt for File {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {

@@ -8,13 +8,13 @@
 //! # Suspends
 //! All functions here do, and nearly all methods of [`File`]. They are [cancel points](crate::cancelled) at their entry: called by one that is cancelled or past its deadline they fail, and
 //! nothing has been done. Once begun they run to their end, whatever comes: a file is not a socket, and the system lets nobody take back what it was asked of the disk.
-//! To clean up all the same, do so in a [`shield`](crate::shield).
+//! To clean up all the same, do so in a [`shield`](crate::shield). A wait for a [lock](File::lock) can be cut short all the time.
 //!
 //! # Errors
 //! The system's, with the kinds that std gives them. One that fails at its entry has [`Cancelled`](crate::Cancelled) as its source, or the kind `TimedOut`.
 //!
 //! # Panics
-//! Inside [`no_suspend`](crate::no_suspend), in all cases.
+//! Inside [`no_suspend`](crate::no_suspend), in all cases but those that never suspend.
 //!
 //! # Examples
 //! ```
@@ -38,6 +38,7 @@ mod operations;
 mod options;
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use crate::rt::ask::ask;
@@ -241,4 +242,24 @@ pub fn chown<P: AsRef<Path>>(path: P, user: Option<u32>, group: Option<u32>) -> 
 pub fn lchown<P: AsRef<Path>>(path: P, user: Option<u32>, group: Option<u32>) -> io::Result<()> {
     let path = path.as_ref();
     ask(|| std::os::unix::fs::lchown(path, user, group))
+}
+
+/// As [`chown`], of an open file or directory. As [`std::os::unix::fs::fchown`].
+///
+/// # Errors
+/// The system's.
+#[track_caller]
+pub fn fchown<F: AsFd>(file: F, user: Option<u32>, group: Option<u32>) -> io::Result<()> {
+    let file = file.as_fd();
+    ask(|| std::os::unix::fs::fchown(file, user, group))
+}
+
+/// Makes a directory the root of the process, with all its threads. As [`std::os::unix::fs::chroot`].
+///
+/// # Errors
+/// The system's.
+#[track_caller]
+pub fn chroot<P: AsRef<Path>>(path: P) -> io::Result<()> {
+    let path = path.as_ref();
+    ask(|| std::os::unix::fs::chroot(path))
 }

@@ -10,7 +10,7 @@ mod standard;
 pub use crate::rt::io::{Interest, poll};
 pub use copy::copy;
 pub use pipe::{PipeReader, PipeWriter, pipe};
-pub use standard::{Stderr, Stdin, StdinLock, Stdout, read_to_string, stderr, stdin, stdout};
+pub use standard::{Stderr, StderrLock, Stdin, StdinLock, Stdout, StdoutLock, read_to_string, stderr, stdin, stdout};
 pub use std::io::{
     BufRead, BufReader, BufWriter, Bytes, Chain, Cursor, Empty, Error, ErrorKind, IntoInnerError, IoSlice, IoSliceMut, IsTerminal,
     LineWriter, Lines, Read, Repeat, Result, Seek, SeekFrom, Sink, Split, Take, Write, empty, prelude, repeat, sink,

@@ -27,7 +27,7 @@ use crate::rt::pipe::{Pipe, reading_end, writing_end};
 /// ```
 pub fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
     let (reader, writer) = io::pipe()?;
-    Ok((PipeReader { pipe: Pipe::new(reader.into())? }, PipeWriter { pipe: Pipe::new(writer.into())? }))
+    Ok((OwnedFd::from(reader).into(), OwnedFd::from(writer).into()))
 }
 
 /// The end of a [`pipe`] that is read.
@@ -69,23 +69,5 @@ impl PipeWriter {
     /// The system's, when there are too many descriptors.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { pipe: self.pipe.try_clone()? })
-    }
-}
-
-/// Takes one end of a pipe, or of anything else that can be waited for, and makes it non-blocking.
-impl TryFrom<OwnedFd> for PipeReader {
-    type Error = io::Error;
-
-    fn try_from(end: OwnedFd) -> io::Result<Self> {
-        Ok(Self { pipe: Pipe::new(end)? })
-    }
-}
-
-/// Takes one end of a pipe, or of anything else that can be waited for, and makes it non-blocking.
-impl TryFrom<OwnedFd> for PipeWriter {
-    type Error = io::Error;
-
-    fn try_from(end: OwnedFd) -> io::Result<Self> {
-        Ok(Self { pipe: Pipe::new(end)? })
     }
 }

@@ -2,16 +2,22 @@
 //!
 //! Their descriptors are shared with other processes, a shell most of all, so they cannot be made non-blocking. Input is waited for before it is read, so that a wait can be cut short; the
 //! read itself goes to the blocking pool, since another process may have been quicker. Output goes through std's own buffers, so that what `println!` writes keeps its place; whole in the pool.
+//! Std's locks belong to threads, and each write of a fiber may be by another one: so the locks of output are our own, taken by all that goes through these handles.
 //!
 //! Input has a buffer of its own, apart from std's: nothing can be asked of std's that would not wait.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, IsTerminal, Lines, Read, Write};
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::process::Stdio;
+
+use lock_api::{GetThreadId, RawMutex as _, ReentrantMutex, ReentrantMutexGuard};
 
 use crate::rt::ask::ask;
 use crate::rt::io::{Interest, poll};
-use crate::sync::{LazyLock, Mutex, MutexGuard};
+use crate::rt::wait::Me;
+use crate::sync::{LazyLock, Mutex, MutexGuard, RawMutex};
 
 static INPUT: LazyLock<Mutex<BufReader<Source>>> = LazyLock::new(|| Mutex::new(BufReader::new(Source)));
 
@@ -173,10 +179,58 @@ pub struct Stdout(());
 #[derive(Debug)]
 pub struct Stderr(());
 
+/// Tells fibers, and plain threads, apart: by the block that each has while it lives.
+struct Caller;
+
+// SAFETY: no two that live have the same block, and the one who has locked lives. (A guard that is forgotten protects nothing.)
+unsafe impl GetThreadId for Caller {
+    const INIT: Self = Self;
+
+    fn nonzero_thread_id(&self) -> NonZeroUsize {
+        NonZeroUsize::new(std::ptr::from_ref(Me::now().control()).addr()).expect("a reference is not null")
+    }
+}
+
+/// Who may write. Its holder may lock again, as with std.
+type Turns = ReentrantMutex<RawMutex, Caller, ()>;
+
+static OUTPUT: Turns = Turns::const_new(RawMutex::INIT, Caller, ());
+static ERRORS: Turns = Turns::const_new(RawMutex::INIT, Caller, ());
+
 /// Writing through one of std's handles, in the pool. What is formatted is put together first: one way there and back, and nothing of others in between.
 macro_rules! written_in_the_pool {
-    ($stream:ident) => {
-        impl Write for &$stream {
+    ($stream:ident, $lock:ident, $turns:ident) => {
+        impl $stream {
+            /// Locks the stream for one writer; waits while another has it or writes, and that is no cancel point. As std's: who has the lock may lock again.
+            ///
+            /// It keeps out what goes through this crate's handles. What `println!`, and std's handles, write may come between two writes, not into one.
+            #[track_caller]
+            pub fn lock(&self) -> $lock<'static> {
+                $lock { _turn: $turns.lock() }
+            }
+        }
+
+        /// A stream of the process, locked.
+        ///
+        /// # Suspends
+        /// As the stream itself.
+        pub struct $lock<'a> {
+            _turn: ReentrantMutexGuard<'a, RawMutex, Caller, ()>,
+        }
+
+        impl fmt::Debug for $lock<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($lock)).finish_non_exhaustive()
+            }
+        }
+
+        impl From<$stream> for Stdio {
+            fn from(_: $stream) -> Self {
+                $stream::std().into()
+            }
+        }
+
+        impl Write for $lock<'_> {
             #[track_caller]
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
                 ask(|| $stream::std().write(bytes))
@@ -198,6 +252,31 @@ macro_rules! written_in_the_pool {
             #[track_caller]
             fn flush(&mut self) -> io::Result<()> {
                 ask(|| $stream::std().flush())
+            }
+        }
+
+        impl Write for &$stream {
+            #[track_caller]
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.lock().write(bytes)
+            }
+
+            #[track_caller]
+            fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+                self.lock().write_all(bytes)
+            }
+
+            #[track_caller]
+            fn write_fmt(&mut self, text: fmt::Arguments<'_>) -> io::Result<()> {
+                match text.as_str() {
+                    Some(text) => self.write_all(text.as_bytes()),
+                    None => self.write_all(text.to_string().as_bytes()),
+                }
+            }
+
+            #[track_caller]
+            fn flush(&mut self) -> io::Result<()> {
+                self.lock().flush()
             }
         }
 
@@ -237,12 +316,12 @@ impl Stderr {
     }
 }
 
-written_in_the_pool!(Stdout);
-written_in_the_pool!(Stderr);
+written_in_the_pool!(Stdout, StdoutLock, OUTPUT);
+written_in_the_pool!(Stderr, StderrLock, ERRORS);
 
 /// What std's streams have besides.
 macro_rules! has_descriptor {
-    ($($stream:ident: $number:ident),*) => {$(
+    ($($stream:ty: $number:ident),*) => {$(
         impl AsFd for $stream {
             fn as_fd(&self) -> BorrowedFd<'_> {
                 // SAFETY: as in `input`.
@@ -266,3 +345,4 @@ macro_rules! has_descriptor {
 }
 
 has_descriptor!(Stdin: STDIN_FILENO, Stdout: STDOUT_FILENO, Stderr: STDERR_FILENO);
+has_descriptor!(StdinLock<'_>: STDIN_FILENO, StdoutLock<'_>: STDOUT_FILENO, StderrLock<'_>: STDERR_FILENO);

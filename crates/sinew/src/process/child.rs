@@ -4,9 +4,9 @@ use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use super::{ExitStatus, Output};
-use crate::rt::ask::ask;
 use crate::rt::cancel::shield;
 use crate::rt::io::{Interest, poll};
+use crate::rt::pauses::Pauses;
 use crate::rt::pipe::{Pipe, reading_end, writing_end};
 use crate::rt::scope::scope;
 use crate::rt::wait::enter_cancel_point;
@@ -28,12 +28,11 @@ pub struct Child {
 }
 
 impl Child {
-    pub(super) fn new(mut child: std::process::Child) -> io::Result<Self> {
-        let pipe = |end: Option<OwnedFd>| end.map(Pipe::new).transpose();
-        let stdin = pipe(child.stdin.take().map(OwnedFd::from))?.map(|pipe| ChildStdin { pipe });
-        let stdout = pipe(child.stdout.take().map(OwnedFd::from))?.map(|pipe| ChildStdout { pipe });
-        let stderr = pipe(child.stderr.take().map(OwnedFd::from))?.map(|pipe| ChildStderr { pipe });
-        Ok(Self { stdin, stdout, stderr, ended: open_pidfd(child.id()), std: child })
+    pub(super) fn new(mut child: std::process::Child) -> Self {
+        let stdin = child.stdin.take().map(|end| OwnedFd::from(end).into());
+        let stdout = child.stdout.take().map(|end| OwnedFd::from(end).into());
+        let stderr = child.stderr.take().map(|end| OwnedFd::from(end).into());
+        Self { stdin, stdout, stderr, ended: open_pidfd(child.id()), std: child }
     }
 
     /// Gives the child's number.
@@ -52,8 +51,8 @@ impl Child {
     /// Closes the child's input and waits for its end.
     ///
     /// # Suspends
-    /// Yes, until the child ends. A [cancel point](crate::cancelled): cut short, it leaves the child running, to be killed or waited for again. Where the system has no `pidfd`, it is one at its
-    /// entry only.
+    /// Yes, until the child ends. A [cancel point](crate::cancelled): cut short, it leaves the child running, to be killed or waited for again. Where the system has no `pidfd`, or no descriptors are to
+    /// be had, it looks from time to time, every 10 ms at last.
     ///
     /// # Errors
     /// The system's; and as every cancel point.
@@ -73,13 +72,14 @@ impl Child {
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         drop(self.stdin.take());
         enter_cancel_point()?;
+        let mut pauses = Pauses::new();
         loop {
             if let Some(status) = self.std.try_wait()? {
                 return Ok(status);
             }
             match &self.ended {
-                Some(ended) => poll(ended, Interest::Readable)?,
-                None => ask(|| wait_without_reaping(self.std.id()))?,
+                Some(ended) => pauses.instead(poll(ended, Interest::Readable))?,
+                None => pauses.pause()?,
             }
         }
     }
@@ -140,14 +140,27 @@ fn read_both(
 ) -> io::Result<()> {
     match (stdout, stderr) {
         (None, None) => Ok(()),
-        (Some(mut stdout), None) => stdout.read_to_end(from_stdout).map(drop),
-        (None, Some(mut stderr)) => stderr.read_to_end(from_stderr).map(drop),
-        (Some(mut stdout), Some(mut stderr)) => scope(|s| {
-            let second = s.spawn(move || stderr.read_to_end(from_stderr));
-            let first = stdout.read_to_end(from_stdout);
+        (Some(stdout), None) => read_all(stdout, from_stdout),
+        (None, Some(stderr)) => read_all(stderr, from_stderr),
+        (Some(stdout), Some(stderr)) => scope(|s| {
+            let second = s.spawn(move || read_all(stderr, from_stderr));
+            let first = read_all(stdout, from_stdout);
             let second = second.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            first.and(second).map(drop)
+            first.and(second)
         }),
+    }
+}
+
+/// Reads to the end, also when there is no descriptor to wait with for a while: that is no reason to kill the child.
+#[track_caller]
+fn read_all(mut from: impl Read, to: &mut Vec<u8>) -> io::Result<()> {
+    let mut pauses = Pauses::new();
+    loop {
+        match from.read_to_end(to) {
+            Ok(_) => return Ok(()),
+            // What was read so far is there.
+            error => pauses.instead(error.map(drop))?,
+        }
     }
 }
 
@@ -157,22 +170,6 @@ fn open_pidfd(child: u32) -> Option<OwnedFd> {
     let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, child, 0) };
     // SAFETY: it was opened just now, and is nobody's yet.
     (descriptor >= 0).then(|| unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
-}
-
-/// Blocks until the child has ended, and leaves it to be waited for.
-fn wait_without_reaping(child: u32) -> io::Result<()> {
-    loop {
-        // SAFETY: the call writes to memory of this frame alone, for which zeros are a value.
-        let waited = unsafe {
-            let mut what: libc::siginfo_t = std::mem::zeroed();
-            libc::waitid(libc::P_PID, child, &mut what, libc::WEXITED | libc::WNOWAIT)
-        };
-        match io::Error::last_os_error() {
-            _ if waited == 0 => return Ok(()),
-            error if error.kind() == io::ErrorKind::Interrupted => {}
-            error => return Err(error),
-        }
-    }
 }
 
 /// Where a child reads from. Dropped, it is closed, and the child finds the end.

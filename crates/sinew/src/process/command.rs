@@ -151,7 +151,8 @@ impl Command {
 
     /// Starts the child.
     ///
-    /// In a fiber, the start is made by a thread that stays as long as this process; so a child that is to die with its parent (`PR_SET_PDEATHSIG`) does not die before.
+    /// In a fiber, the start is made by one of a few threads that stay as long as this process; so a child that is to die with its parent (`PR_SET_PDEATHSIG`) does not die before. One start that takes long
+    /// ([`pre_exec`](Self::pre_exec) that waits) holds up no other; eight at a time do.
     ///
     /// # Suspends
     /// Yes, until the program is loaded, or that has failed. A [cancel point](crate::cancelled) at its entry: once begun it is not cut short.
@@ -160,7 +161,7 @@ impl Command {
     /// The system's: `NotFound` if there is no such program. And as every cancel point.
     #[track_caller]
     pub fn spawn(&mut self) -> io::Result<Child> {
-        Child::new(spawner::spawn(&mut self.std)?)
+        spawner::spawn(&mut self.std).map(Child::new)
     }
 
     /// Runs the child to its end; gives how it ended.

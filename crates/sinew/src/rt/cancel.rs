@@ -94,7 +94,8 @@ impl From<Cut> for io::Error {
 /// | [`run`](crate::run), [`Runtime::run`](crate::Runtime::run), [`Handle::run`](crate::Handle::run) | yes | no | |
 /// | [`scope`](crate::scope), at its end | yes | no | |
 /// | [`blocking`](crate::blocking()) | yes | no | |
-/// | all of [`fs`](crate::fs) but [`unlock`](crate::fs::File::unlock), which is none | yes | at their entry; once begun they run to their end | what was asked for |
+/// | [`File::lock`](crate::fs::File::lock), [`lock_shared`](crate::fs::File::lock_shared) | yes, unless it can be had at once | yes | the lock |
+/// | all else of [`fs`](crate::fs) but [`unlock`](crate::fs::File::unlock), which is none | yes | at their entry; once begun they run to their end | what was asked for |
 /// | reads, writes, `connect` and `accept` of [sockets](crate::net) | yes, unless they can go on at once; a write by the ring always | yes | nothing was read, written or accepted |
 /// | reads and writes of [pipes](crate::io::pipe()) and of a child's, of [`stdin`](crate::io::stdin), [`io::poll`](crate::io::poll) | yes, unless they can go on at once | yes | what was not read or written |
 /// | [`Child::wait`](crate::process::Child::wait), [`ctrl_c`](crate::signal::ctrl_c), [`signal::wait`](crate::signal::wait), [`Signals::wait`](crate::signal::Signals::wait) | yes | yes | the wait |

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::base::atomic::{AtomicU64, Relaxed};
 use crate::base::histogram::{Counts, Histogram};
+use crate::event::source::Io;
 use crate::fiber::stack;
 use crate::os::{clock, fork};
 use crate::rt::builder::environment;
@@ -154,6 +155,8 @@ pub struct WorkerMetrics {
     pub spinning: bool,
     /// Whether it sleeps now.
     pub sleeping: bool,
+    /// How its fibers wait for I/O, [`Io::Uring`] or [`Io::Epoll`]; `None` before one of them has.
+    pub io: Option<Io>,
     /// How long things took here.
     pub latencies: Latencies,
 }
@@ -271,6 +274,7 @@ impl WorkerMetrics {
             busy: seat.counters.busy_share(now_ns),
             spinning: spinning.contains(index),
             sleeping: sleeping.contains(index),
+            io: io_of(seat),
             latencies: Latencies::of(std::iter::once(*seat)),
         };
         group.seats().iter().enumerate().map(worker).collect()
@@ -290,6 +294,11 @@ impl Latencies {
             wake_cost_p99: per_mille(&wake_cost, 990),
         }
     }
+}
+
+fn io_of(seat: &Seat) -> Option<Io> {
+    let io = seat.counters.io.load(Relaxed);
+    [Io::Uring, Io::Epoll].into_iter().find(|&driver| driver as u8 == io)
 }
 
 fn sum_of(seats: impl Iterator<Item = &'static Seat>, histogram: fn(&Counters) -> &Histogram) -> Counts {
@@ -320,10 +329,15 @@ impl fmt::Display for TraceLine<'_> {
         };
         let switches = |m: &Metrics| m.workers.iter().map(|w| w.switches).sum::<u64>();
         let micros = |d: Option<Duration>| d.map_or("-".into(), |d| format!("{:.1}us", d.as_secs_f64() * 1e6));
+        let drivers: Vec<_> = [(Io::Uring, "uring"), (Io::Epoll, "epoll")]
+            .into_iter()
+            .filter(|(io, _)| now.workers.iter().any(|w| w.io == Some(*io)))
+            .map(|(_, name)| name)
+            .collect();
         write!(
             f,
             "queue={} children={:?} ready={:?} settled={:?} spinning={:?} sleeping={:?} spawned=+{} ended=+{} switches=+{} \
-             overflowed=+{} wakes: spinner=+{} sleeper=+{} nobody=+{} by={:?} ready-to-running: p50={} p99={}",
+             overflowed=+{} wakes: spinner=+{} sleeper=+{} nobody=+{} by={:?} ready-to-running: p50={} p99={} io={}",
             now.queued,
             each(|w| w.children),
             each(|w| w.ready),
@@ -340,6 +354,7 @@ impl fmt::Display for TraceLine<'_> {
             wakes_by_worker(now, earlier),
             micros(per_mille(waits, 500)),
             micros(per_mille(waits, 990)),
+            drivers.join(","),
         )
     }
 }

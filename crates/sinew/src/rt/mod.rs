@@ -9,6 +9,7 @@ pub(crate) mod fiber;
 pub(crate) mod io;
 pub(crate) mod metrics;
 pub(crate) mod overflow;
+pub(crate) mod pauses;
 pub(crate) mod pipe;
 pub(crate) mod report;
 pub(crate) mod runtime;

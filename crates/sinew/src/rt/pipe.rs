@@ -3,20 +3,52 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use super::io::{Descriptor, Direction, Try, perform};
+use super::io::{Descriptor, Direction, Try, count, perform};
 
 /// One end of a pipe. Non-blocking in the kernel; so is every duplicate of it, but not the other end.
+///
+/// It becomes blocking when a duplicate goes to a child, which expects that: they are one in the kernel. So each call asks for itself not to wait (`RWF_NOWAIT`), where that can be asked.
 ///
 /// The ring only tells when to try: it does not wait in a read of a non-blocking pipe.
 pub(crate) struct Pipe {
     descriptor: Descriptor<File>,
 }
 
+/// Buffers that the system takes at once: `UIO_MAXIOV`. What is left is for the next call.
+const BUFFERS_MAX: usize = 1024;
+
+/// Reads what is there, and fails where it would wait.
+fn read_now(mut file: &File, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    let number = buffers.len().min(BUFFERS_MAX) as libc::c_int;
+    // SAFETY: an `IoSliceMut` is an `iovec` in memory; the buffers are borrowed for the call, which is over when it returns.
+    let read = unsafe { libc::preadv2(file.as_raw_fd(), buffers.as_ptr().cast(), number, AT_CURSOR, libc::RWF_NOWAIT) };
+    count(read).or_else(|error| if is_unknown(&error) { file.read_vectored(buffers) } else { Err(error) })
+}
+
+/// Writes what there is room for, and fails where it would wait.
+fn write_now(mut file: &File, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+    let number = buffers.len().min(BUFFERS_MAX) as libc::c_int;
+    // SAFETY: as in `read_now`.
+    let written = unsafe { libc::pwritev2(file.as_raw_fd(), buffers.as_ptr().cast(), number, AT_CURSOR, libc::RWF_NOWAIT) };
+    count(written).or_else(|error| if is_unknown(&error) { file.write_vectored(buffers) } else { Err(error) })
+}
+
+/// A pipe has no offsets.
+const AT_CURSOR: libc::off_t = -1;
+
+/// Whether the system knows no calls that do not wait, for this kind of file: a terminal, a FIFO, or any pipe before Linux 6.4.
+fn is_unknown(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL))
+}
+
 impl Pipe {
-    pub(crate) fn new(end: OwnedFd) -> io::Result<Self> {
-        Ok(Self { descriptor: Descriptor::new(end.into())? })
+    /// Takes one end of a pipe, or of anything else that can be waited for, and makes it non-blocking, which the system refuses to nothing that can be read or written.
+    pub(crate) fn new(end: OwnedFd) -> Self {
+        let file = File::from(end);
+        let _ = Descriptor::new(file.as_fd());
+        Self { descriptor: Descriptor::of_nonblocking(file) }
     }
 
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
@@ -34,22 +66,22 @@ impl Pipe {
 
     #[track_caller]
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        perform(&self.descriptor, Try(Direction::Read, |mut file: &File| file.read(buffer)))
+        self.read_vectored(&mut [IoSliceMut::new(buffer)])
     }
 
     #[track_caller]
     pub(crate) fn read_vectored(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        perform(&self.descriptor, Try(Direction::Read, |mut file: &File| file.read_vectored(buffers)))
+        perform(&self.descriptor, Try(Direction::Read, |file: &File| read_now(file, buffers)))
     }
 
     #[track_caller]
     pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        perform(&self.descriptor, Try(Direction::Write, |mut file: &File| file.write(bytes)))
+        self.write_vectored(&[IoSlice::new(bytes)])
     }
 
     #[track_caller]
     pub(crate) fn write_vectored(&self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
-        perform(&self.descriptor, Try(Direction::Write, |mut file: &File| file.write_vectored(buffers)))
+        perform(&self.descriptor, Try(Direction::Write, |file: &File| write_now(file, buffers)))
     }
 }
 
@@ -74,6 +106,20 @@ macro_rules! pipe_end {
             }
         }
 
+        /// Takes one end of a pipe, or of anything else that can be waited for, and makes it non-blocking.
+        impl From<std::os::fd::OwnedFd> for $end {
+            fn from(end: std::os::fd::OwnedFd) -> Self {
+                Self { pipe: crate::rt::pipe::Pipe::new(end) }
+            }
+        }
+
+        impl std::os::fd::FromRawFd for $end {
+            unsafe fn from_raw_fd(end: std::os::fd::RawFd) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { std::os::fd::OwnedFd::from_raw_fd(end) }.into()
+            }
+        }
+
         /// It is blocking then.
         impl From<$end> for std::os::fd::OwnedFd {
             fn from(end: $end) -> Self {
@@ -87,7 +133,7 @@ macro_rules! pipe_end {
             }
         }
 
-        /// For a child process, to which it is blocking, as is every duplicate of it from then on.
+        /// For a child process, to which it is blocking. Duplicates that fibers keep still block no worker (but before Linux 6.4 they do).
         impl From<$end> for std::process::Stdio {
             fn from(end: $end) -> Self {
                 std::os::fd::OwnedFd::from(end).into()

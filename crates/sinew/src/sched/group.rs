@@ -25,6 +25,7 @@ use crate::base::inbox::{Inbox, Pushed};
 use crate::base::list::List;
 use crate::base::mask::{Mask, Set};
 use crate::event::roam::Roam;
+use crate::event::source::Io;
 use crate::fiber::Control;
 use crate::fiber::stack::{self, CLASSES, NoStack, Stack};
 use crate::fiber::task::NeverRan;
@@ -102,6 +103,8 @@ pub(crate) struct Counters {
     pub(crate) overflowed: plain::AtomicU64,
     /// Waits begun while their thread was unwinding.
     pub(crate) unwinding_waits: plain::AtomicU64,
+    /// How its fibers wait for I/O: an [`Io`] as a number, `Auto` before the first has.
+    pub(crate) io: plain::AtomicU8,
     /// From ready to running, one wake in 64 of each fiber.
     pub(crate) latency: Histogram,
     /// From spawned to running, one in 64.
@@ -154,6 +157,7 @@ impl Counters {
             unserved: zero(),
             overflowed: zero(),
             unwinding_waits: zero(),
+            io: plain::AtomicU8::new(Io::Auto as u8),
             latency: Histogram::new(),
             start_latency: Histogram::new(),
             wake_cost: Histogram::new(),
@@ -169,6 +173,7 @@ impl Counters {
         let Self { spinner_wakes, sleeper_wakes, unserved, overflowed, .. } = self;
         let Self { spun_ns, slept_ns, idle_since_ns, born_ns, latency, start_latency, wake_cost, .. } = self;
         [settled, ready].into_iter().for_each(|counter| counter.store(0, Relaxed));
+        self.io.store(Io::Auto as u8, Relaxed);
         let counts = [spawned, ended, switches, sleeps, steals, thefts, unwinding_waits, spun_ns, slept_ns, idle_since_ns, born_ns];
         let wakes = [spinner_wakes, sleeper_wakes, unserved, overflowed];
         counts.into_iter().chain(wakes).for_each(|counter| counter.store(0, Relaxed));

@@ -452,7 +452,8 @@ impl Worker {
         // SAFETY: I1, I2 - `f` is of the runtime, and does not suspend.
         let source = unsafe { &mut *self.source.get() };
         if source.is_none() {
-            *source = Some(Source::open(self.groups.io, self.seat().bell()?)?);
+            let opened = source.insert(Source::open(self.groups.io, self.seat().bell()?)?);
+            self.seat().counters.io.store(opened.io() as u8, Relaxed);
         }
         Ok(f(source.as_mut().expect("it was opened just now")))
     }

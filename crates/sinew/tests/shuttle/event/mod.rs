@@ -183,6 +183,10 @@ pub mod source {
             Ok(())
         }
 
+        pub fn io(&self) -> Io {
+            Io::Auto
+        }
+
         pub fn is_ring(&self) -> bool {
             false
         }

@@ -183,3 +183,34 @@ fn a_stream_that_std_has_a_clone_of_blocks_no_worker() {
         drop((std, far));
     });
 }
+
+/// Claim: a poll never suspends. tokio's halves of one stream share a `std::sync::Mutex`, which is locked during a poll: a fiber that yielded with it would block its worker for ever, once another of
+/// that worker polls the other half.
+#[test]
+fn halves_of_a_stream_in_two_fibers_of_one_worker() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    const BYTES: usize = 20_000;
+    on_both(|| {
+        let (near, far) = UnixStream::pair().unwrap();
+        let echo = sinew::spawn(move || sinew::io::copy(&mut &far, &mut &far).unwrap());
+        let (mut reads, mut writes) = tokio::io::split(near.into_async());
+        let writer = sinew::spawn(move || {
+            sinew::block_on(async {
+                for _ in 0..BYTES {
+                    writes.write_all(b"x").await.unwrap();
+                }
+                writes.shutdown().await.unwrap();
+            });
+        });
+        let got = sinew::block_on(async {
+            let mut got = 0;
+            while reads.read(&mut [0; 1]).await.unwrap() == 1 {
+                got += 1;
+            }
+            got
+        });
+        assert_eq!(got, BYTES);
+        writer.join().unwrap();
+        assert_eq!(echo.join().unwrap(), BYTES as u64);
+    });
+}

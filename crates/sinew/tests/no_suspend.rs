@@ -259,3 +259,15 @@ fn a_guard_that_cannot_be_locked_again_ends_the_process() {
     let take_for_ever = || std::thread::spawn(|| std::mem::forget(LOCK.lock())).join().unwrap();
     sinew::no_suspend(|| sinew::sync::MutexGuard::unlocked(&mut guard, take_for_ever));
 }
+
+/// Claim: output that another has locked is refused where nothing may be waited for, and the process goes on.
+#[test]
+fn locked_output_is_refused() {
+    use std::io::Write;
+    let locked = sinew::io::stderr().lock();
+    std::thread::scope(|s| {
+        s.spawn(|| refused(|| no_suspend(|| drop(sinew::io::stderr().lock()))));
+        s.spawn(|| refused(|| no_suspend(|| drop(writeln!(sinew::io::stderr(), "no")))));
+    });
+    drop(locked);
+}

@@ -457,3 +457,28 @@ fn a_parked_fiber_tells_how_deep_it_stands() {
     fiber.fiber().unpark();
     fiber.join().unwrap();
 }
+
+/// Claim: a worker that sleeps and is woken for a settled fiber of its own is counted, as is one that is woken for what all may take.
+#[test]
+fn wakes_of_settled_fibers_are_counted() {
+    let rt = runtime(1);
+    let before = rt.metrics();
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counts = turns.clone();
+    let fiber = rt.spawn(move || {
+        for turn in 1..=10 {
+            counts.store(turn, SeqCst);
+            sinew::park();
+        }
+    });
+    for turn in 1..=10 {
+        poll_until("the fiber to wait and the worker to sleep", || turns.load(SeqCst) == turn && rt.metrics().workers[0].sleeping);
+        fiber.fiber().unpark();
+    }
+    fiber.join().unwrap();
+    let after = rt.metrics();
+    let woken = after.workers[0].woken_for_its_own;
+    // It may be up by itself, now and then, when the wake comes. The spawn may have woken it too.
+    assert!((1..=10).contains(&woken), "{woken}");
+    assert!((woken..=woken + 1).contains(&(after.wakes_by_sleeper - before.wakes_by_sleeper)), "{after:?}");
+}

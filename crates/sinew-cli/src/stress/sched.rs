@@ -173,13 +173,16 @@ fn group_here() -> Option<String> {
 /// Fibers that begin in every way, into any group, pinned to it or not: all end, and those that are pinned stay.
 fn launches(stage: &Stage<'_>, random: &mut Random) {
     let mut fibers: Vec<Spawned<u64>> = Vec::new();
-    let groups = sinew::metrics().groups.iter().filter(|group| !group.background).count();
+    let groups = sinew::metrics().groups;
+    let background = groups.iter().filter(|group| group.background).count();
+    let foreground = groups.len() - background;
     for number in 0..random.between(1, LAUNCHES_MAX) as u64 {
         let mut builder = Builder::new();
         let mut pinned = false;
         builder = match random.between(0, 5) {
             0 => builder.group(Group::any()),
-            1 => builder.group(Group::foreground(random.between(0, groups - 1))),
+            1 => builder.group(Group::foreground(random.between(0, foreground - 1))),
+            2 if background > 0 => builder.group(Group::background(random.between(0, background - 1))),
             _ => builder,
         };
         if random.once_in(3) {

@@ -110,7 +110,7 @@ impl Uring {
         loop {
             let unsent = self.ring.submission().len() as u32;
             match self.try_enter(unsent, 1, ENTER_GETEVENTS | self.sleep_flags, Some(&limit)) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => std::thread::yield_now(),
                 Err(error) => return Err(error),
                 Ok(()) => break,
             }

@@ -216,7 +216,7 @@ impl File {
         }
     }
 
-    /// On the worker: the system answers at once.
+    /// On the worker, not in the pool: all of its threads may be busy with what waits for this very lock. The system answers at once, but for files of another machine (NFS), which it asks meanwhile.
     #[track_caller]
     fn try_lock_by(&self, tries: TryLock) -> Result<(), TryLockError> {
         let file = &self.handle.file;

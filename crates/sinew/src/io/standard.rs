@@ -206,7 +206,12 @@ macro_rules! written_in_the_pool {
             /// It keeps out what goes through this crate's handles. What `println!`, and std's handles, write may come between two writes, not into one.
             #[track_caller]
             pub fn lock(&self) -> $lock<'static> {
-                $lock { _turn: $turns.lock() }
+                let wait = || {
+                    // It refuses where nothing may be waited for, before lock_api is asked, which could not.
+                    let _may_wait = Me::to_wait();
+                    $turns.lock()
+                };
+                $lock { _turn: $turns.try_lock().unwrap_or_else(wait) }
             }
         }
 

@@ -1,20 +1,24 @@
 //! Accepting, also when there are no descriptors left.
 //!
 //! `accept` fails with EMFILE while the connection stays in the queue, so a loop that tries again at once spins, and one that gives up takes no connection any more. Here it waits a little
-//! longer each time and tries again; and says so, once per shortage.
+//! longer each time and tries again; and says so, once per shortage: a server that is at its limit for long accepts one now and then, and does not say so each time.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::os::clock;
 use crate::rt::wait::{enter_cancel_point, sleep};
 
 /// The waits between tries. Arbitrary: soon enough to go unnoticed when it was a peak, and 10 tries a second while it lasts.
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
-/// Whether the shortage there is has been told of, by any listener.
-static SAID: AtomicBool = AtomicBool::new(false);
+/// A shortage that no listener has met for so long is over.
+const OVER_NS: u64 = 10_000_000_000;
+
+/// When any listener last met one; zero before the first.
+static MET_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Accepts by `accept`, and waits where it fails for want of descriptors or memory. A connection that was aborted before it was accepted is no error of the listener.
 ///
@@ -26,20 +30,16 @@ pub(super) fn until_accepted<T>(waits: bool, mut accept: impl FnMut() -> io::Res
         match accept() {
             Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EPROTO)) => {}
             Err(error) if waits && is_shortage(&error) => {
-                if !SAID.swap(true, Relaxed) {
+                let (now_ns, met_ns) = (clock::now_ns(), MET_NS.load(Relaxed));
+                MET_NS.store(now_ns, Relaxed);
+                if met_ns == 0 || now_ns.saturating_sub(met_ns) >= OVER_NS {
                     eprintln!("sinew: accept waits: {error}; connections stay in the queue until there is room (ulimit -n, or close some)");
                 }
                 sleep(wait);
                 enter_cancel_point()?;
                 wait = (wait * 2).min(LONGEST_WAIT);
             }
-            done => {
-                // Whoever succeeds: the one that said so may have been cancelled since.
-                if done.is_ok() && SAID.load(Relaxed) {
-                    SAID.store(false, Relaxed);
-                }
-                return done;
-            }
+            done => return done,
         }
     }
 }

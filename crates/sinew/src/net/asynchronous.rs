@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use super::unix::UnixStream;
 use super::{TcpStream, calls};
 use crate::os::lock::Lock;
-use crate::rt::io::{Interest, count_gift, poll};
+use crate::rt::io::{Interest, owes_a_turn, poll};
 use crate::rt::spawn::{Builder, JoinHandle};
 
 /// A stream for futures, made by `into_async`: it has `AsyncRead` and `AsyncWrite` of `futures-io` and of tokio, whichever features are on.
@@ -122,14 +122,16 @@ impl<S: Stream> Async<S> {
         interest: Interest,
         mut try_it: impl FnMut(&S) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
+        // A poll must not suspend: who polls may hold a lock or a context of the thread. So it is not ready this time, and whoever drives it lets others run.
+        if owes_a_turn() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         loop {
             match try_it(&self.stream) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                done => {
-                    count_gift();
-                    return Poll::Ready(done);
-                }
+                done => return Poll::Ready(done),
             }
         }
         let side = &mut self.sides[interest as usize];

@@ -272,7 +272,9 @@ pub(super) fn take<S: AsFd>(socket: S) -> io::Result<Descriptor<S>> {
 
 /// Gives a socket to others, with its time-outs.
 pub(super) fn give<S: AsFd>(descriptor: Descriptor<S>) -> S {
-    let timeouts = [Direction::Read, Direction::Write].map(|direction| descriptor.timeout(direction));
+    // As std: the system counts microseconds, and none of them would be no time-out.
+    let least = |timeout: Duration| timeout.max(Duration::from_micros(1));
+    let timeouts = [Direction::Read, Direction::Write].map(|direction| descriptor.timeout(direction).map(least));
     let socket = descriptor.into_inner();
     let options = SockRef::from(&socket);
     // They cannot fail on a socket: a time-out that the system cannot count to is none.

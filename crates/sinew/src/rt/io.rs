@@ -294,6 +294,11 @@ pub(crate) fn perform_at_once<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, c
     Ok(done)
 }
 
+/// As [`count_gift`], for a caller about to do I/O that must not suspend here: whether it is to let others run first.
+pub(crate) fn owes_a_turn() -> bool {
+    fiber().is_some_and(|(worker, _)| worker.owes_a_turn())
+}
+
 /// The caller has done I/O without having had to wait.
 #[inline]
 pub(crate) fn count_gift() {

@@ -40,7 +40,7 @@ const AT_CURSOR: libc::off_t = -1;
 
 /// Whether the system knows no calls that do not wait, for this kind of file: a terminal, a FIFO, or any pipe before Linux 6.4.
 fn is_unknown(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL))
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::EPERM))
 }
 
 impl Pipe {

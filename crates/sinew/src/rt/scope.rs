@@ -36,7 +36,7 @@ unsafe impl Send for Scope<'_, '_> {}
 /// Runs `f`, which may spawn fibers that borrow, and returns when all of them have ended.
 ///
 /// As [`std::thread::scope`]: fibers that nobody joined are waited for, whatever happens, a panic of `f` included. Works in fibers, and on plain
-/// threads, where the fibers are of the default runtime.
+/// threads, where the fibers are of the default runtime (in a job of [`blocking`](crate::blocking()) of that of the fiber that asked).
 ///
 /// The fibers are cancelled when the caller is, and the deadline that is in force here ([`timeout`](crate::timeout)) is theirs too.
 ///

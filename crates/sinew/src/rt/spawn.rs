@@ -810,7 +810,13 @@ impl Builder {
     /// Starts a fiber that may go on, after a wait or a yield, on another worker.
     ///
     /// # Safety
-    /// What [`RuntimeBuilder::migrate_started_fibers`](crate::RuntimeBuilder::migrate_started_fibers) asks for, of all code that this fiber runs.
+    /// The caller promises, for all code that this fiber runs, its dependencies and std included, that between any two points at which it may suspend it keeps nothing that belongs to a thread:
+    /// - no value that is not `Send` is alive on the fiber's stack across a suspension: no `Rc`, `RefCell` borrow, `std::sync::MutexGuard`, `thread_rng` handle, span guard of a tracing crate;
+    /// - no reference or address of a `thread_local!`, of `errno` or of anything else that hangs at the thread is kept across one, also not by the optimiser: a function that uses a
+    ///   thread-local on both sides of a suspension must reach it through a call that is not inlined;
+    /// - it does not suspend inside the closure of `LocalKey::with`, of a scoped thread-local, or of a lock that must be released by the thread that took it;
+    /// - nothing relies on `std::thread::current()`, thread ids or thread names to stay the same;
+    /// - fiber-locals ([`fiber_local!`](crate::fiber_local)) hold `Send` values only.
     ///
     /// # Errors
     /// As [`spawn`](Self::spawn).

@@ -98,6 +98,8 @@ pub(crate) struct Counters {
     /// Workers of its group that it claimed while they polled, and that it woke; announcements for which nobody was idle.
     pub(crate) spinner_wakes: plain::AtomicU64,
     pub(crate) sleeper_wakes: plain::AtomicU64,
+    /// Times that others woke it, because a fiber of its own became ready. Written by those others, beside a system call.
+    pub(crate) mail_wakes: plain::AtomicU64,
     pub(crate) unserved: plain::AtomicU64,
     /// Fibers that it moved to its group's queue, because its own was full.
     pub(crate) overflowed: plain::AtomicU64,
@@ -154,6 +156,7 @@ impl Counters {
             thefts: zero(),
             spinner_wakes: zero(),
             sleeper_wakes: zero(),
+            mail_wakes: zero(),
             unserved: zero(),
             overflowed: zero(),
             unwinding_waits: zero(),
@@ -170,12 +173,12 @@ impl Counters {
 
     fn reset(&self) {
         let Self { settled, ready, spawned, ended, switches, sleeps, steals, thefts, unwinding_waits, .. } = self;
-        let Self { spinner_wakes, sleeper_wakes, unserved, overflowed, .. } = self;
+        let Self { spinner_wakes, sleeper_wakes, mail_wakes, unserved, overflowed, .. } = self;
         let Self { spun_ns, slept_ns, idle_since_ns, born_ns, latency, start_latency, wake_cost, .. } = self;
         [settled, ready].into_iter().for_each(|counter| counter.store(0, Relaxed));
         self.io.store(Io::Auto as u8, Relaxed);
         let counts = [spawned, ended, switches, sleeps, steals, thefts, unwinding_waits, spun_ns, slept_ns, idle_since_ns, born_ns];
-        let wakes = [spinner_wakes, sleeper_wakes, unserved, overflowed];
+        let wakes = [spinner_wakes, sleeper_wakes, mail_wakes, unserved, overflowed];
         counts.into_iter().chain(wakes).for_each(|counter| counter.store(0, Relaxed));
         [latency, start_latency, wake_cost].into_iter().for_each(Histogram::reset);
     }
@@ -256,16 +259,21 @@ impl Seat {
     /// The caller ended the fiber's wait and owes it this (`state.rs`, I2); the fiber's home is this seat.
     pub(crate) unsafe fn deliver(&self, control: *const Control) {
         // SAFETY: the caller's promise: nobody else has the fiber.
-        if unsafe { self.inbox.push(control.cast_mut()) } == Pushed::First {
-            self.wake();
+        if unsafe { self.inbox.push(control.cast_mut()) } == Pushed::First && self.slot.notify() {
+            self.counters.mail_wakes.fetch_add(1, Relaxed);
+            self.get_up();
         }
     }
 
     /// Makes the worker look at its inbox and the group's queues, asleep or not.
     pub(crate) fn wake(&self) {
-        if !self.slot.notify() {
-            return;
+        if self.slot.notify() {
+            self.get_up();
         }
+    }
+
+    /// Wakes it: it sleeps, and was notified.
+    fn get_up(&self) {
         self.woken_ns.store(clock::now_ns(), Relaxed);
         // If it has got up by itself since, and lies elsewhere now, it needs no wake, and one in vain is harmless.
         match self.bell.get() {

@@ -484,11 +484,26 @@ impl Worker {
         let gifts = self.gifts.get() + 1;
         self.gifts.set(gifts);
         if gifts >= GIFTS && !me.must_not_suspend() {
-            self.gifts.set(0);
-            // To the source these calls were many turns.
-            self.turn.set(self.turn.get().wrapping_add(SOURCE_TURNS));
+            self.pay_for_gifts();
             self.yield_now(me);
         }
+    }
+
+    /// As `count_gift`, for a fiber that lets others run by itself if this is `true`.
+    pub(crate) fn owes_a_turn(&self) -> bool {
+        self.gifts.set(self.gifts.get() + 1);
+        let owes = self.gifts.get() >= GIFTS;
+        if owes {
+            self.pay_for_gifts();
+        }
+        owes
+    }
+
+    #[inline]
+    fn pay_for_gifts(&self) {
+        self.gifts.set(0);
+        // To the source these calls were many turns.
+        self.turn.set(self.turn.get().wrapping_add(SOURCE_TURNS));
     }
 
     /// The runtime is being shut down: cancels what lives here, once, and ends what found no stack. Who shuts it down has done so already, also where a

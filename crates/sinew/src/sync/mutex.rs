@@ -44,9 +44,11 @@ unsafe impl lock_api::RawMutexFair for RawMutex {
 
     #[track_caller]
     unsafe fn bump(&self) {
-        let _may_wait = Me::to_wait();
-        self.release_fair();
-        self.take();
+        if self.is_waited_for() {
+            let _may_wait = Me::to_wait();
+            self.release_fair();
+            self.take();
+        }
     }
 }
 

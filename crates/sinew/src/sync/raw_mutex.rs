@@ -204,6 +204,10 @@ impl RawMutex {
         self.word.load(Relaxed) & LOCKED != 0
     }
 
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.word.load(Relaxed) & WAITERS != 0
+    }
+
     /// Lets go. By the owner.
     #[inline]
     pub(crate) fn release(&self) {

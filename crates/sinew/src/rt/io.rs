@@ -295,6 +295,7 @@ pub(crate) fn perform_at_once<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, c
 }
 
 /// As [`count_gift`], for a caller about to do I/O that must not suspend here: whether it is to let others run first.
+#[cfg(any(feature = "futures-io", feature = "tokio-io"))]
 pub(crate) fn owes_a_turn() -> bool {
     fiber().is_some_and(|(worker, _)| worker.owes_a_turn())
 }

@@ -490,6 +490,7 @@ impl Worker {
     }
 
     /// As `count_gift`, for a fiber that lets others run by itself if this is `true`.
+    #[cfg(any(feature = "futures-io", feature = "tokio-io"))]
     pub(crate) fn owes_a_turn(&self) -> bool {
         self.gifts.set(self.gifts.get() + 1);
         let owes = self.gifts.get() >= GIFTS;

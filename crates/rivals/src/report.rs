@@ -74,7 +74,7 @@ fn page(rows_file: &str, results: &Results) -> String {
     page.push_str(HOW);
     page.push_str(&measured_by(&results.runs));
     let rows = &results.rows;
-    page.push_str("\n## Targets\n\n");
+    page.push_str("\n## Targets\n\nWhere the time of those goes that are missed is in [decisions.md](decisions.md).\n\n");
     page.push_str(&target_table(rows));
     for workload in workloads::ALL {
         let belongs = |row: &&Row| row.workload.split('/').next() == Some(workload.name);

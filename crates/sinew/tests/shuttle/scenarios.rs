@@ -286,6 +286,12 @@ pub fn fails_in_a_child(test: &str, variable: &str) {
 fn answers_and_mail() {
     with_workers(2, |group| {
         let questions: Vec<Arc<Asked>> = (0..2).map(|_| Arc::default()).collect();
+        // One answer comes at any time, the other after all else: its worker is to be woken by its bell alone. The thread is started first: seats have been in scenarios with more threads, and
+        // shuttle cannot start one by a thread that has learned of those.
+        let kernel = shuttle::thread::spawn({
+            let first = questions[0].clone();
+            move || first.answer()
+        });
         let askers: Vec<_> = questions
             .iter()
             .map(|asked| {
@@ -294,11 +300,6 @@ fn answers_and_mail() {
             })
             .collect();
         let sleeper = Builder::new().spawn_in(group, park).unwrap();
-        // One answer comes at any time, the other after all else: its worker is to be woken by its bell alone.
-        let kernel = shuttle::thread::spawn({
-            let first = questions[0].clone();
-            move || first.answer()
-        });
         kernel.join().unwrap();
         while questions[1].place.load(SeqCst).is_null() {
             shuttle::thread::yield_now();
@@ -405,6 +406,12 @@ fn a_wait_for_a_future_ends_whoever_wins() {
         with_workers(2, |group| {
             let signal: Arc<(AtomicUsize, std::sync::Mutex<Option<Waker>>)> = Arc::default();
             let theirs = signal.clone();
+            // First, as in `answers_and_mail`.
+            let waker = shuttle::thread::spawn(move || {
+                signal.0.store(1, SeqCst);
+                let waker = signal.1.lock().unwrap().take();
+                waker.into_iter().for_each(Waker::wake);
+            });
             let fiber = Builder::new()
                 .spawn_in(group, move || {
                     let happens = || {
@@ -424,11 +431,6 @@ fn a_wait_for_a_future_ends_whoever_wins() {
                     shield(|| assert!(timeout(Duration::from_micros(5), park).is_err()));
                 })
                 .unwrap();
-            let waker = shuttle::thread::spawn(move || {
-                signal.0.store(1, SeqCst);
-                let waker = signal.1.lock().unwrap().take();
-                waker.into_iter().for_each(Waker::wake);
-            });
             fiber.cancel();
             fiber.join().unwrap();
             waker.join().unwrap();

@@ -9,8 +9,9 @@
 //! - Of the waiters the first of the unlocker's own worker is woken, which costs nothing, for `STAY_NS`; then the one that has waited longest, which most often is another worker's.
 //!
 //! Measured (100 fibers, 2 workers, an increment under the lock, as `rivals run --workload mutex-100`), while the rules were found: the first two sentences alone 17-21 ns per lock, waits of up to 39 ms; with the first rule 35-60 ns
-//! (each turn wakes another worker, which takes 25 us), with all of them 7-25 ns, and waits of 1.0-1.6 ms at real-time priority, most of which are the turns of those who came before; 11 ms at worst in a run on a busy host.
-//! On threads: std's mutex 17-20 ns, parking_lot's 8, both with waits of more than 300 ms.
+//! (each turn wakes another worker, which takes 25 us), with all of them 7-25 ns; 8-12 since lock and unlock are one exchange each where others wait. The longest wait is the turns of those who came
+//! before, 0.6-0.95 ms, as long as the system lets both workers run; one that it stops for some ms makes it that long.
+//! On threads: std's mutex 16-20 ns, parking_lot's 7-8, with waits of some hundred ms.
 //! Rejected: to hand over always (bthread's and tokio's way): each lock of a contended mutex then costs a switch, or a wake of another worker.
 //!
 //! Known limit: if the worker of the woken one is held, and nobody locks any more, those who queued while the lock was taken wait, though it is free, until that worker goes on.

@@ -175,7 +175,8 @@ fn launches(stage: &Stage<'_>, random: &mut Random) {
     let mut fibers: Vec<Spawned<u64>> = Vec::new();
     let groups = sinew::metrics().groups;
     let background = groups.iter().filter(|group| group.background).count();
-    let foreground = groups.len() - background;
+    // On a plain thread, before the default runtime has begun, there are none to be seen; there will be one.
+    let foreground = (groups.len() - background).max(1);
     for number in 0..random.between(1, LAUNCHES_MAX) as u64 {
         let mut builder = Builder::new();
         let mut pinned = false;

@@ -105,7 +105,7 @@ impl Wheel {
 
     /// The moment from which on an entry with this deadline fires (I3).
     pub(crate) fn fires_ns(deadline_ns: u64) -> u64 {
-        deadline_ns.div_ceil(1 << TICK_NS_LOG2).saturating_mul(1 << TICK_NS_LOG2)
+        first_tick(deadline_ns).saturating_mul(1 << TICK_NS_LOG2)
     }
 
     pub(crate) fn armed(&self) -> usize {
@@ -240,7 +240,11 @@ impl Wheel {
 
 /// The first tick at which the entry's deadline has passed.
 fn due_tick(entry: &Entry) -> u64 {
-    entry.deadline_ns.get().div_ceil(1 << TICK_NS_LOG2)
+    first_tick(entry.deadline_ns.get())
+}
+
+fn first_tick(deadline_ns: u64) -> u64 {
+    deadline_ns.div_ceil(1 << TICK_NS_LOG2)
 }
 
 #[cfg(test)]

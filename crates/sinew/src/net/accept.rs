@@ -7,8 +7,9 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::event::source;
 use crate::os::clock;
-use crate::rt::wait::{enter_cancel_point, sleep};
+use crate::rt::pauses::Pauses;
 
 /// The waits between tries. Arbitrary: soon enough to go unnoticed when it was a peak, and 10 tries a second while it lasts.
 const FIRST_WAIT: Duration = Duration::from_millis(1);
@@ -25,7 +26,7 @@ static MET_NS: AtomicU64 = AtomicU64::new(0);
 /// # Errors
 /// All others; and as every cancel point.
 pub(super) fn until_accepted<T>(waits: bool, mut accept: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let mut wait = FIRST_WAIT;
+    let mut pauses = Pauses::between(FIRST_WAIT, LONGEST_WAIT);
     loop {
         match accept() {
             Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EPROTO)) => {}
@@ -35,9 +36,7 @@ pub(super) fn until_accepted<T>(waits: bool, mut accept: impl FnMut() -> io::Res
                 if met_ns == 0 || now_ns.saturating_sub(met_ns) >= OVER_NS {
                     eprintln!("sinew: accept waits: {error}; connections stay in the queue until there is room (ulimit -n, or close some)");
                 }
-                sleep(wait);
-                enter_cancel_point()?;
-                wait = (wait * 2).min(LONGEST_WAIT);
+                pauses.pause()?;
             }
             done => return done,
         }
@@ -45,5 +44,5 @@ pub(super) fn until_accepted<T>(waits: bool, mut accept: impl FnMut() -> io::Res
 }
 
 fn is_shortage(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+    source::is_shortage(error) || matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }

@@ -14,11 +14,17 @@ const PAUSE_MAX: Duration = Duration::from_millis(10);
 /// The pauses of one wait.
 pub(crate) struct Pauses {
     next: Duration,
+    longest: Duration,
 }
 
 impl Pauses {
     pub(crate) const fn new() -> Self {
-        Self { next: PAUSE }
+        Self::between(PAUSE, PAUSE_MAX)
+    }
+
+    /// Of which the first and the longest are these.
+    pub(crate) const fn between(first: Duration, longest: Duration) -> Self {
+        Self { next: first, longest }
     }
 
     /// Waits a little.
@@ -28,7 +34,7 @@ impl Pauses {
     #[track_caller]
     pub(crate) fn pause(&mut self) -> io::Result<()> {
         sleep_until_ns(clock::deadline_ns(self.next))?;
-        self.next = (self.next * 2).min(PAUSE_MAX);
+        self.next = (self.next * 2).min(self.longest);
         Ok(())
     }
 

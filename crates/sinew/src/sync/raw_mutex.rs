@@ -62,7 +62,7 @@ const TICK_NS_LOG2: u32 = 11;
 /// How long one that was woken is overtaken before others queue behind it: some hundred short critical sections.
 const TURN_NS: u64 = 4_096;
 
-/// How long another worker may take to come before its turn counts: a futex wake of an idle core takes 25 us here.
+/// How long another worker may take to come before its turn counts: most come 40 to 60 us after a futex wake here. Much longer, and they come while the lock is still fought for.
 const COMES_NS: u64 = 49_152;
 
 /// How long one that was woken is waited for. Arbitrary: longer than a wake takes on a machine that is not overloaded.

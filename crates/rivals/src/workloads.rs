@@ -122,7 +122,7 @@ pub(crate) const ALL: &[Workload] = &[
     Workload {
         name: "idle-cpu",
         about: "CPU time of a process with 100 waiting tasks and one long sleep, two workers",
-        cases: |scale| one(Job::new(Deed::Idle).workers(2).tasks(100).turns(scale.pick(2000, 1000, 10))),
+        cases: |scale| one(Job::new(Deed::Idle).workers(2).tasks(100).turns(scale.pick(5000, 3000, 10))),
     },
     Workload {
         name: "yield-storm",

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use common::{in_child, is_child, pair, rounds, until};
-use sinew::net::unix::UnixStream;
+use sinew::net::unix::{UnixDatagram, UnixStream};
 use sinew::net::{TcpListener, TcpStream};
 use sinew::{Io, Runtime};
 
@@ -123,6 +123,106 @@ fn accept_waits_for_descriptors() {
         drop(hogs);
         server.join().unwrap();
         drop(clients);
+    });
+}
+
+/// Lets this process open no descriptor any more, whatever it closes above the lowest that is not in use now; gives the limit that there was.
+fn forbid_descriptors() -> libc::rlimit {
+    let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+    // SAFETY: limits go in and out, and outlive the calls.
+    unsafe {
+        let mut before: libc::rlimit = std::mem::zeroed();
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut before), 0);
+        let none = libc::rlimit { rlim_cur: next as u64, ..before };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &none), 0);
+        assert_eq!(std::fs::File::open("/dev/null").unwrap_err().raw_os_error(), Some(libc::EMFILE));
+        before
+    }
+}
+
+fn allow_descriptors(limit: &libc::rlimit) {
+    // SAFETY: the limit outlives the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }, 0);
+}
+
+/// A worker's first wait for I/O finds no descriptor for its source: no call on a descriptor that is open fails for that. It waits by pauses, is cut short as ever, says so once, and waits at the source as
+/// soon as there can be one.
+#[test]
+fn who_waits_first_waits_also_without_descriptors() {
+    const NAME: &str = "who_waits_first_waits_also_without_descriptors";
+    if !is_child(NAME) {
+        for io in ["uring", "epoll"] {
+            let child = in_child(NAME, &[("SINEW_IO", io)]);
+            let said = String::from_utf8_lossy(&child.stderr);
+            assert!(child.status.success(), "{io}: {said}");
+            assert_eq!(said.matches("no descriptor to wait with").count(), 1, "{io}: {said}");
+        }
+        return;
+    }
+    let driver = || sinew::metrics().workers[0].io;
+    Runtime::builder().workers(1).build().unwrap().run(|| {
+        // All that is used is opened before.
+        let (near, far) = UnixStream::pair().unwrap();
+        let (mut pipe_out, mut pipe_in) = sinew::io::pipe().unwrap();
+        let (datagrams, _silent) = UnixDatagram::pair().unwrap();
+        let (near, datagrams) = (Arc::new(near), Arc::new(datagrams));
+        let limit = forbid_descriptors();
+        let read = || {
+            let near = near.clone();
+            let reader = sinew::spawn(move || {
+                let mut buf = [0; 8];
+                (&*near).read(&mut buf).map(|n| buf[..n].to_vec())
+            });
+            sinew::yield_now();
+            reader
+        };
+
+        // Its own time-out, one around it, a cancel; in few turns.
+        let before = switches();
+        near.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        assert_eq!((&*near).read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        near.set_read_timeout(None).unwrap();
+        assert!(sinew::timeout(Duration::from_millis(100), || (&*near).read(&mut [0; 8]).is_err()).is_err());
+        let used = switches() - before;
+        assert!((10..100).contains(&used), "{used} turns in two waits");
+        let reader = read();
+        reader.cancel();
+        assert!(common::is_cancelled(&reader.join().unwrap().unwrap_err()));
+
+        // What comes is found: by a stream, a pipe that was full, and at an end that nothing but a poll tells of.
+        let reader = read();
+        let writer = sinew::spawn(move || pipe_in.write_all(&[7; 300_000]).map(|()| pipe_in));
+        let drain = sinew::spawn(move || pipe_out.read_exact(&mut vec![0; 300_000]).map(|()| pipe_out));
+        let receiver = sinew::spawn({
+            let datagrams = datagrams.clone();
+            move || datagrams.recv(&mut [0; 8])
+        });
+        sinew::yield_now();
+        (&far).write_all(b"abc").unwrap();
+        datagrams.shutdown(Shutdown::Read).unwrap();
+        assert_eq!(reader.join().unwrap().unwrap(), b"abc");
+        // They are not closed: that would make room.
+        let _pipe = (writer.join().unwrap().unwrap(), drain.join().unwrap().unwrap());
+        assert_eq!(receiver.join().unwrap().unwrap(), 0);
+
+        // By one who polls.
+        let poller = sinew::spawn({
+            let near = near.clone();
+            move || sinew::io::poll(&*near, sinew::io::Interest::Readable)
+        });
+        sinew::yield_now();
+        assert!(!poller.is_finished() && driver().is_none(), "there was a descriptor to wait with");
+        (&far).write_all(b"d").unwrap();
+        poller.join().unwrap().unwrap();
+        assert_eq!(read().join().unwrap().unwrap(), b"d");
+
+        // And when there are some again, they are used, by one who waits already.
+        let reader = read();
+        assert_eq!(driver(), None);
+        allow_descriptors(&limit);
+        common::await_until("the worker's source", || driver().is_some());
+        (&far).write_all(b"e").unwrap();
+        assert_eq!(reader.join().unwrap().unwrap(), b"e");
     });
 }
 

@@ -12,7 +12,7 @@ use socket2::{SockAddr, SockRef};
 use crate::fiber::why::At;
 use crate::os::clock;
 use crate::rt::io::{Call, Descriptor, Direction, Take, Try, count, perform, perform_at_once, perform_until, ring_length};
-use crate::rt::wait::sleep;
+use crate::rt::pauses::Pauses;
 
 // `MSG_DONTWAIT`: who has a clone of the socket may have given it to std, which makes it blocking, for all of them.
 
@@ -235,17 +235,15 @@ pub(super) fn connect<S: AsFd>(descriptor: &Descriptor<S>, addr: &SockAddr, dead
 #[track_caller]
 pub(super) fn queue_at_unix<S: AsFd, T>(descriptor: &Descriptor<S>, call: impl FnMut(&S) -> io::Result<T>) -> io::Result<T> {
     let deadline_ns = descriptor.deadline_ns(Direction::Write);
-    let (mut call, mut wait) = (Try(Direction::Write, call), QUEUE_FULL_WAIT);
+    let (mut call, mut pauses) = (Try(Direction::Write, call), Pauses::between(QUEUE_FULL_WAIT, QUEUE_FULL_WAIT_MAX));
     loop {
         if let Some(done) = perform_at_once(descriptor, &mut call)? {
             return Ok(done);
         }
-        let left = Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()));
-        if descriptor.is_nonblocking() || left.is_zero() {
+        if descriptor.is_nonblocking() || clock::now_ns() >= deadline_ns {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
-        sleep(wait.min(left));
-        wait = (wait * 2).min(QUEUE_FULL_WAIT_MAX);
+        pauses.pause_until(deadline_ns)?;
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Call`] is one operation, said in two ways: as an entry of the ring, and as a system call that does not block. [`perform`] does it: where the call would block, a fiber waits at its worker's
 //! source, for the ring's answer or for epoll's word that it is worth another try; one that may move waits at its group's epoll instance (`event/roam.rs`), as does one whom the ring would wake in vain
-//! again and again; a thread waits in `poll`.
+//! again and again; a thread waits in `poll`. Where there are no descriptors for a source of its own, which is opened by who waits first, it pauses and tries.
 //!
 //! # Try first, or ask the ring first?
 //! A read is tried unless the last one took all there was: then the ring is asked at once, which saves a system call that would be in vain. A write to a stream goes to the ring at once if
@@ -23,10 +23,11 @@ use io_uring::squeue::Entry;
 use io_uring::types::Fd;
 
 use super::context::fiber;
-use super::wait::{CancelPoint, Cut, Me, enter_cancel_point, sleep};
+use super::pauses::{Pauses, Shortage};
+use super::wait::{CancelPoint, Cut, Me, enter_cancel_point};
 pub(crate) use crate::event::readiness::Direction;
 use crate::event::readiness::{Readiness, Seen, Waiting, Watch, register};
-use crate::event::source::Source;
+use crate::event::source::{Source, is_shortage};
 use crate::event::uring::Completion;
 use crate::fiber::Control;
 use crate::fiber::state::{Cause, Ends};
@@ -266,19 +267,24 @@ pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut
     if descriptor.is_nonblocking() {
         return Err(would_block());
     }
-    let me = Me::to_wait();
-    match &me {
-        Me::Thread(_) => wait_as_thread(&me, descriptor, &mut call, deadline_ns),
-        Me::Fiber(worker, control) => {
-            let point = me.cancel_point()?;
-            let fiber = Caller { point: &point, worker, control };
-            match poller_of(worker, control)? {
-                None => wait_at_ring(&fiber, descriptor, &mut call, deadline_ns),
-                Some(poller) => {
-                    let tried = seen.filter(|_| !asks_first);
-                    wait_at_epoll(&fiber, &poller, tried, descriptor, &mut call, deadline_ns)
-                }
-            }
+    let mut tried = seen.filter(|_| !asks_first);
+    let mut pauses = Pauses::new();
+    loop {
+        // After each pause anew: one that may move is elsewhere by then, perhaps.
+        let me = Me::to_wait();
+        let Me::Fiber(worker, control) = me else {
+            return wait_as_thread(&me, descriptor, &mut call, deadline_ns);
+        };
+        let point = me.cancel_point()?;
+        let fiber = Caller { point: &point, worker, control };
+        match poller_of(worker, control) {
+            Ok(None) => return wait_at_ring(&fiber, descriptor, &mut call, deadline_ns),
+            Ok(Some(poller)) => return wait_at_epoll(&fiber, &poller, tried, descriptor, &mut call, deadline_ns),
+            Err(error) => pause_for_descriptors(error, &mut pauses, deadline_ns)?,
+        }
+        tried = None;
+        if let Some(done) = attempt(descriptor, &mut call).or_else(|| attempt_end(descriptor, &mut call)) {
+            return done;
         }
     }
 }
@@ -362,6 +368,27 @@ fn would_block() -> io::Error {
     io::Error::from_raw_os_error(libc::EAGAIN)
 }
 
+/// Waits a little in place of a wait that could not begin, with this error, for want of descriptors (`EMFILE`, `ENFILE`): that is no fault of the call, so its caller tries again.
+///
+/// # Errors
+/// What it was given, if that is something else; `WouldBlock` if it is `deadline_ns`; and as every cancel point.
+#[cold]
+#[track_caller]
+fn pause_for_descriptors(error: io::Error, pauses: &mut Pauses, deadline_ns: u64) -> io::Result<()> {
+    if !is_shortage(&error) {
+        return Err(error);
+    }
+    if passed(deadline_ns) {
+        return Err(would_block());
+    }
+    if SHORTAGE.is_news() {
+        eprintln!("sinew: I/O is tried from time to time: {error}; there is no descriptor to wait with (ulimit -n, or close some)");
+    }
+    pauses.pause_until(deadline_ns)
+}
+
+static SHORTAGE: Shortage = Shortage::new();
+
 /// An epoll instance where a fiber waits.
 struct Poller {
     epoll: RawFd,
@@ -409,6 +436,7 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
             }
         }
     }
+    let mut pauses = Pauses::new();
     while !passed(deadline_ns) {
         let told = match poll_at_ring(fiber, descriptor.raw_fd(), call.direction(), call.why(), deadline_ns) {
             // The time-out is over.
@@ -419,19 +447,14 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
             return done;
         }
         if told != 0 && told & poll_bits(call.direction()) == 0 {
-            if let Ok(roam) = roam_of(fiber.worker) {
-                return wait_at_epoll(fiber, &roam, None, descriptor, call, deadline_ns);
+            match roam_of(fiber.worker) {
+                Ok(roam) => return wait_at_epoll(fiber, &roam, None, descriptor, call, deadline_ns),
+                Err(error) => pause_for_descriptors(error, &mut pauses, deadline_ns)?,
             }
-            // There are no descriptors to be had, which is no fault of this call.
-            sleep(VAIN_PAUSE.min(Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()))));
-            enter_cancel_point()?;
         }
     }
     Err(would_block())
 }
-
-/// Between two polls that tell in vain, where there is no epoll instance to wait at. Arbitrary.
-const VAIN_PAUSE: Duration = Duration::from_millis(2);
 
 /// Waits for what the ring's poll tells of a descriptor.
 ///
@@ -713,20 +736,33 @@ pub fn poll(fd: impl AsFd, interest: Interest) -> io::Result<()> {
         count_gift();
         return Ok(());
     }
-    let me = Me::to_wait();
-    let point = me.cancel_point()?;
-    let Me::Fiber(worker, control) = me else {
-        while poll_until(fd.as_raw_fd(), direction, point.until_ns(u64::MAX))? == 0 {
-            me.cancel_point_at_entry()?;
+    let mut pauses = Pauses::new();
+    loop {
+        // After each pause anew, as in `perform_until`.
+        let me = Me::to_wait();
+        let point = me.cancel_point()?;
+        let Me::Fiber(worker, control) = me else {
+            while poll_until(fd.as_raw_fd(), direction, point.until_ns(u64::MAX))? == 0 {
+                me.cancel_point_at_entry()?;
+            }
+            return Ok(());
+        };
+        match poll_as_fiber(&Caller { point: &point, worker, control }, fd, direction) {
+            Err(error) if is_shortage(&error) => pause_for_descriptors(error, &mut pauses, u64::MAX)?,
+            done => return done,
         }
-        return Ok(());
-    };
-    let fiber = Caller { point: &point, worker, control };
-    match poller_of(worker, control)? {
-        Some(poller) => poll_by_epoll(&fiber, &poller, fd, direction),
-        None => match poll_at_ring(&fiber, fd.as_raw_fd(), direction, why(direction), u64::MAX)? {
+        if poll_until(fd.as_raw_fd(), direction, 0)? != 0 {
+            return Ok(());
+        }
+    }
+}
+
+fn poll_as_fiber(fiber: &Caller<'_>, fd: BorrowedFd<'_>, direction: Direction) -> io::Result<()> {
+    match poller_of(fiber.worker, fiber.control)? {
+        Some(poller) => poll_by_epoll(fiber, &poller, fd, direction),
+        None => match poll_at_ring(fiber, fd.as_raw_fd(), direction, why(direction), u64::MAX)? {
             told if told & (poll_bits(direction) | libc::POLLERR | libc::POLLHUP) != 0 => Ok(()),
-            _ => poll_by_epoll(&fiber, &roam_of(worker)?, fd, direction),
+            _ => poll_by_epoll(fiber, &roam_of(fiber.worker)?, fd, direction),
         },
     }
 }

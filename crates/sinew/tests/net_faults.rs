@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use common::{in_child, is_child, pair, rounds, until};
+use common::{in_child, is_child, pair, refuse, rounds, until};
 use sinew::net::unix::{UnixDatagram, UnixStream};
-use sinew::net::{TcpListener, TcpStream};
+use sinew::net::{TcpListener, TcpStream, UdpSocket};
 use sinew::{Io, Runtime};
 
 const DRIVERS: [Io; 2] = [Io::Uring, Io::Epoll];
@@ -36,30 +36,11 @@ fn echo_once() {
     server.join().unwrap();
 }
 
-/// Lets `io_uring_setup` fail with EPERM from now on, in this process: as in a container.
-fn forbid_ring() {
-    const SETUP: u32 = 425;
-    let filter = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-    let mut program = [
-        // The system call's number.
-        filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, SETUP),
-        filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program outlives the call.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
-    }
-}
-
 #[test]
 fn without_a_ring_all_works_by_epoll_and_it_is_said_once() {
     const NAME: &str = "without_a_ring_all_works_by_epoll_and_it_is_said_once";
     if is_child(NAME) {
-        forbid_ring();
+        refuse(libc::SYS_io_uring_setup, libc::EPERM);
         let refused = Runtime::builder().io(Io::Uring).build().expect_err("there is no ring");
         assert!(refused.kind() == io::ErrorKind::PermissionDenied && refused.to_string().contains("Io::Epoll"), "{refused}");
         sinew::run(echo_once);
@@ -223,6 +204,66 @@ fn who_waits_first_waits_also_without_descriptors() {
         common::await_until("the worker's source", || driver().is_some());
         (&far).write_all(b"e").unwrap();
         assert_eq!(reader.join().unwrap().unwrap(), b"e");
+    });
+}
+
+/// A datagram that goes in so many fragments that the socket's buffer never has room for them. The kernel says ENOBUFS, and not that it would block: to wait would be for ever. So it is an error, as std's.
+#[test]
+fn a_datagram_that_there_is_never_room_for_is_an_error() {
+    let set = |socket: &dyn AsRawFd, level: libc::c_int, option: libc::c_int, to: libc::c_int| {
+        // SAFETY: the number outlives the call.
+        let set =
+            unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const to).cast(), size_of_val(&to) as libc::socklen_t) };
+        assert_eq!(set, 0, "{}", io::Error::last_os_error());
+    };
+    common::everywhere(|| {
+        // Fragments below 64 KiB on the way to this machine itself can be asked for with IPv6 alone.
+        let Ok(to) = UdpSocket::bind("[::1]:0") else { return };
+        let from = UdpSocket::bind("[::1]:0").unwrap();
+        from.connect(to.local_addr().unwrap()).unwrap();
+        set(&from, libc::IPPROTO_IPV6, libc::IPV6_MTU, 1280);
+        set(&from, libc::SOL_SOCKET, libc::SO_SNDBUF, 1);
+        for _ in 0..3 {
+            let std = std::net::UdpSocket::from(from.try_clone().unwrap()).send(&[7; 60_000]).unwrap_err();
+            assert_eq!(std.raw_os_error(), Some(libc::ENOBUFS), "it is not what this test is about");
+            assert_eq!(from.send(&[7; 60_000]).unwrap_err().raw_os_error(), Some(libc::ENOBUFS));
+            assert_eq!(from.send_to(&[7; 60_000], to.local_addr().unwrap()).unwrap_err().raw_os_error(), Some(libc::ENOBUFS));
+            // It is none of the socket's: what there is room for goes on.
+            assert_eq!(from.send(b"small").unwrap(), 5);
+            assert_eq!(to.recv(&mut [0; 8]).unwrap(), 5);
+        }
+    });
+}
+
+/// The kernel has no buffers at all (injected): a write is told, as by std, and nothing of it was sent; `accept` waits for better times, since nobody else would take its connections.
+#[test]
+fn without_buffers_a_write_fails_and_accept_waits() {
+    const NAME: &str = "without_buffers_a_write_fails_and_accept_waits";
+    if !is_child(NAME) {
+        for io in ["uring", "epoll"] {
+            let child = in_child(NAME, &[("SINEW_IO", io)]);
+            let said = String::from_utf8_lossy(&child.stderr);
+            assert!(child.status.success(), "{io}: {said}");
+            assert_eq!(said.matches("accept waits").count(), 1, "{io}: {said}");
+        }
+        return;
+    }
+    let (near, far) = pair();
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    refuse(libc::SYS_sendto, libc::ENOBUFS);
+    refuse(libc::SYS_accept4, libc::ENOBUFS);
+    Runtime::builder().workers(1).build().unwrap().run(|| {
+        assert_eq!((&near).write(b"abc").unwrap_err().raw_os_error(), Some(libc::ENOBUFS));
+        let to_itself = datagrams.local_addr().unwrap();
+        assert_eq!(datagrams.send_to(b"abc", to_itself).unwrap_err().raw_os_error(), Some(libc::ENOBUFS));
+        near.shutdown(Shutdown::Write).unwrap();
+        assert_eq!((&far).read(&mut [0; 8]).unwrap(), 0, "it was sent");
+        let before = switches();
+        assert!(sinew::timeout(Duration::from_millis(300), || listener.accept().is_err()).is_err(), "it did not wait");
+        let used = switches() - before;
+        assert!((5..50).contains(&used), "{used} turns in one wait");
     });
 }
 

@@ -25,6 +25,7 @@ use io_uring::types::Fd;
 use super::context::fiber;
 use super::pauses::{Pauses, Shortage};
 use super::wait::{CancelPoint, Cut, Me, enter_cancel_point};
+use crate::event::epoll::Edges;
 pub(crate) use crate::event::readiness::Direction;
 use crate::event::readiness::{Readiness, Seen, Waiting, Watch, register};
 use crate::event::source::{Source, is_shortage};
@@ -665,7 +666,8 @@ fn poll_bits(direction: Direction) -> libc::c_short {
 
 fn wait_as_thread<S: AsFd, C: Call<S>>(me: &Me, descriptor: &Descriptor<S>, call: &mut C, deadline_ns: u64) -> io::Result<C::Output> {
     let point = me.cancel_point()?;
-    let mut told = 0;
+    let (fd, direction) = (descriptor.raw_fd(), call.direction());
+    let (mut told, mut edges, mut pauses) = (0, None, Pauses::new());
     loop {
         if let Some(done) = attempt_told(descriptor, call, told) {
             return done;
@@ -674,7 +676,21 @@ fn wait_as_thread<S: AsFd, C: Call<S>>(me: &Me, descriptor: &Descriptor<S>, call
             return Err(would_block());
         }
         me.cancel_point_at_entry()?;
-        told = poll_until(descriptor.raw_fd(), call.direction(), point.until_ns(deadline_ns))?;
+        if told != 0 && told & poll_bits(direction) == 0 && edges.is_none() {
+            // What it was not asked for, in vain, and will be again: an error queue that nobody reads, say.
+            match Edges::of(fd, poll_bits(direction)) {
+                Ok(opened) => edges = Some(opened),
+                Err(error) => pause_for_descriptors(error, &mut pauses, deadline_ns)?,
+            }
+        }
+        let until_ns = point.until_ns(deadline_ns);
+        told = match &edges {
+            None => poll_until(fd, direction, until_ns)?,
+            Some(edges) => match poll_until(edges.fd(), Direction::Read, until_ns)? {
+                0 => 0,
+                _ => edges.take()?,
+            },
+        };
     }
 }
 
@@ -788,4 +804,79 @@ fn poll_by_epoll(fiber: &Caller<'_>, poller: &Poller, fd: BorrowedFd<'_>, direct
     // SAFETY: takes the duplicate out of the instance; the original keeps the file open, so closing would not.
     unsafe { libc::epoll_ctl(poller.epoll, libc::EPOLL_CTL_DEL, own.as_raw_fd(), std::ptr::null_mut()) };
     ended
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::event::source::Io;
+    use crate::rt::runtime::Runtime;
+
+    /// A socket with an error in its queue (`IP_RECVERR`) that nobody takes: poll tells of it for ever.
+    fn with_error_queue() -> Descriptor<UdpSocket> {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let on: libc::c_int = 1;
+        // SAFETY: the number outlives the call.
+        let set = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_IP,
+                libc::IP_RECVERR,
+                (&raw const on).cast(),
+                size_of_val(&on) as libc::socklen_t,
+            )
+        };
+        assert_eq!(set, 0);
+        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        socket.send_to(b"x", nobody).unwrap();
+        assert_ne!(poll_until(socket.as_raw_fd(), Direction::Read, u64::MAX).unwrap() & libc::POLLERR, 0);
+        // The error itself is told once; that it is in the queue is not.
+        assert_eq!(socket.take_error().unwrap().unwrap().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(poll_until(socket.as_raw_fd(), Direction::Read, 0).unwrap(), libc::POLLERR);
+        Descriptor::new(socket).unwrap()
+    }
+
+    /// Counted in tries: one before the wait, one for what poll tells of that is nothing, one for each thing that the edge-triggered instance tells of. One that spins tries tens of thousands of times.
+    #[test]
+    fn an_error_queue_that_nobody_reads_makes_nobody_spin() {
+        let wait = || {
+            let descriptor = with_error_queue();
+            let tries = AtomicUsize::new(0);
+            let receive = || {
+                let call = |socket: &UdpSocket| {
+                    tries.fetch_add(1, Relaxed);
+                    socket.recv(&mut [0; 8])
+                };
+                perform(&descriptor, Try(Direction::Read, call))
+            };
+            descriptor.set_timeout(Direction::Read, Some(Duration::from_millis(50))).unwrap();
+            assert_eq!(receive().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            let used = tries.load(Relaxed);
+            assert!(used < 10, "{used} tries in one wait");
+
+            // And what comes is found.
+            descriptor.set_timeout(Direction::Read, None).unwrap();
+            let (to, sender) = (descriptor.socket().local_addr().unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+            std::thread::scope(|s| {
+                for _ in 0..20 {
+                    let before = tries.load(Relaxed);
+                    let (sender, tries) = (&sender, &tries);
+                    s.spawn(move || {
+                        while tries.load(Relaxed) == before {
+                            std::thread::yield_now();
+                        }
+                        sender.send_to(b"abc", to).unwrap();
+                    });
+                    assert_eq!(receive().unwrap(), 3);
+                }
+            });
+        };
+        for io in [Io::Uring, Io::Epoll] {
+            Runtime::builder().workers(1).io(io).build().unwrap().run(wait);
+        }
+        wait();
+    }
 }

@@ -207,6 +207,53 @@ fn who_waits_first_waits_also_without_descriptors() {
     });
 }
 
+/// The user has as many descriptors in epoll instances as he may (`max_user_watches`, injected): no wait fails for that either. On the ring it is fibers that may move who wait at epoll.
+#[test]
+fn who_waits_waits_also_without_room_in_epoll() {
+    const NAME: &str = "who_waits_waits_also_without_room_in_epoll";
+    const MOVES: &str = "SINEW_TEST_MOVES";
+    if !is_child(NAME) {
+        for (io, moves) in [("epoll", "no"), ("epoll", "yes"), ("uring", "yes")] {
+            let child = in_child(NAME, &[("SINEW_IO", io), (MOVES, moves)]);
+            let said = String::from_utf8_lossy(&child.stderr);
+            assert!(child.status.success(), "{io}, moves: {moves}: {said}");
+            assert_eq!(said.matches("max_user_watches").count(), 1, "{io}, moves: {moves}: {said}");
+        }
+        return;
+    }
+    let builder = Runtime::builder().workers(1);
+    let builder = match std::env::var(MOVES).unwrap().as_str() {
+        // SAFETY: these fibers keep nothing of a thread across a suspension.
+        "yes" => unsafe { builder.migrate_started_fibers() },
+        _ => builder,
+    };
+    builder.build().unwrap().run(|| {
+        let waits = |near: &UnixStream| sinew::timeout(Duration::from_millis(1), || (&*near).read(&mut [0; 8]).is_err()).is_err();
+        let (known, _silent) = UnixStream::pair().unwrap();
+        assert!(waits(&known));
+        // On the worker's thread, which this is.
+        refuse(libc::SYS_epoll_ctl, libc::ENOSPC);
+        let (near, far) = UnixStream::pair().unwrap();
+        assert!(waits(&known) && waits(&near));
+        near.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        assert_eq!((&near).read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        near.set_read_timeout(None).unwrap();
+        let near = Arc::new(near);
+        let poller = sinew::spawn({
+            let near = near.clone();
+            move || sinew::io::poll(&*near, sinew::io::Interest::Readable).and_then(|()| (&*near).read(&mut [0; 8]))
+        });
+        sinew::yield_now();
+        (&far).write_all(b"abc").unwrap();
+        assert_eq!(poller.join().unwrap().unwrap(), 3);
+        let reader = sinew::spawn(move || (&*near).read(&mut [0; 8]));
+        sinew::yield_now();
+        assert!(!reader.is_finished());
+        (&far).write_all(b"de").unwrap();
+        assert_eq!(reader.join().unwrap().unwrap(), 2);
+    });
+}
+
 /// A datagram that goes in so many fragments that the socket's buffer never has room for them. The kernel says ENOBUFS, and not that it would block: to wait would be for ever. So it is an error, as std's.
 #[test]
 fn a_datagram_that_there_is_never_room_for_is_an_error() {

@@ -281,7 +281,7 @@ pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut
         match poller_of(worker, control) {
             Ok(None) => return wait_at_ring(&fiber, descriptor, &mut call, deadline_ns),
             Ok(Some(poller)) => return wait_at_epoll(&fiber, &poller, tried, descriptor, &mut call, deadline_ns),
-            Err(error) => pause_for_descriptors(error, &mut pauses, deadline_ns)?,
+            Err(error) => pause_for_room(error, &mut pauses, deadline_ns)?,
         }
         tried = None;
         if let Some(done) = attempt(descriptor, &mut call).or_else(|| attempt_end(descriptor, &mut call)) {
@@ -369,23 +369,31 @@ fn would_block() -> io::Error {
     io::Error::from_raw_os_error(libc::EAGAIN)
 }
 
-/// Waits a little in place of a wait that could not begin, with this error, for want of descriptors (`EMFILE`, `ENFILE`): that is no fault of the call, so its caller tries again.
+/// Waits a little in place of a wait that could not begin, with this error, for want of what it needs: that is no fault of the call, so its caller tries again.
 ///
 /// # Errors
 /// What it was given, if that is something else; `WouldBlock` if it is `deadline_ns`; and as every cancel point.
 #[cold]
 #[track_caller]
-fn pause_for_descriptors(error: io::Error, pauses: &mut Pauses, deadline_ns: u64) -> io::Result<()> {
-    if !is_shortage(&error) {
-        return Err(error);
-    }
+fn pause_for_room(error: io::Error, pauses: &mut Pauses, deadline_ns: u64) -> io::Result<()> {
+    let Some(what) = what_is_short(&error) else { return Err(error) };
     if passed(deadline_ns) {
         return Err(would_block());
     }
     if SHORTAGE.is_news() {
-        eprintln!("sinew: I/O is tried from time to time: {error}; there is no descriptor to wait with (ulimit -n, or close some)");
+        eprintln!("sinew: I/O is tried from time to time: {error}; there is no {what}");
     }
     pauses.pause_until(deadline_ns)
+}
+
+/// What a wait could not begin for, if that may be had later, and what to do about it.
+fn what_is_short(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error() {
+        _ if is_shortage(error) => Some("descriptor to wait with (ulimit -n, or close some)"),
+        // By `epoll_ctl`.
+        Some(libc::ENOSPC) => Some("room for one more descriptor in epoll (/proc/sys/fs/epoll/max_user_watches)"),
+        _ => None,
+    }
 }
 
 static SHORTAGE: Shortage = Shortage::new();
@@ -450,7 +458,7 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
         if told != 0 && told & poll_bits(call.direction()) == 0 {
             match roam_of(fiber.worker) {
                 Ok(roam) => return wait_at_epoll(fiber, &roam, None, descriptor, call, deadline_ns),
-                Err(error) => pause_for_descriptors(error, &mut pauses, deadline_ns)?,
+                Err(error) => pause_for_room(error, &mut pauses, deadline_ns)?,
             }
         }
     }
@@ -566,7 +574,13 @@ fn wait_at_epoll<S: AsFd, C: Call<S>>(
     if is_new {
         // Whatever is there already is told of too: there is nothing to be tried before that.
         tried = Some(readiness.seen(direction));
-        register(readiness, descriptor.raw_fd(), epoll, instance)?;
+        let mut pauses = Pauses::new();
+        while let Err(error) = register(readiness, descriptor.raw_fd(), epoll, instance) {
+            pause_for_room(error, &mut pauses, deadline_ns)?;
+            if let Some(done) = attempt(descriptor, call).or_else(|| attempt_end(descriptor, call)) {
+                return done;
+            }
+        }
     }
     let mut was_woken = false;
     loop {
@@ -680,7 +694,7 @@ fn wait_as_thread<S: AsFd, C: Call<S>>(me: &Me, descriptor: &Descriptor<S>, call
             // What it was not asked for, in vain, and will be again: an error queue that nobody reads, say.
             match Edges::of(fd, poll_bits(direction)) {
                 Ok(opened) => edges = Some(opened),
-                Err(error) => pause_for_descriptors(error, &mut pauses, deadline_ns)?,
+                Err(error) => pause_for_room(error, &mut pauses, deadline_ns)?,
             }
         }
         let until_ns = point.until_ns(deadline_ns);
@@ -764,7 +778,7 @@ pub fn poll(fd: impl AsFd, interest: Interest) -> io::Result<()> {
             return Ok(());
         };
         match poll_as_fiber(&Caller { point: &point, worker, control }, fd, direction) {
-            Err(error) if is_shortage(&error) => pause_for_descriptors(error, &mut pauses, u64::MAX)?,
+            Err(error) if what_is_short(&error).is_some() => pause_for_room(error, &mut pauses, u64::MAX)?,
             done => return done,
         }
         if poll_until(fd.as_raw_fd(), direction, 0)? != 0 {

@@ -1,6 +1,7 @@
 //! Receiving, sending and connecting, as entries of the ring and as system calls.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
@@ -24,6 +25,18 @@ pub(super) fn try_receive(socket: &impl AsFd, buf: &mut [u8], flags: libc::c_int
     let flags = flags | libc::MSG_DONTWAIT;
     // SAFETY: the kernel writes into the buffer, as long as it is.
     count(unsafe { libc::recv(socket.as_fd().as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), flags) })
+}
+
+/// Receives a datagram that is there, and its sender's address, without waiting.
+pub(super) fn try_receive_from(socket: &impl AsFd, buf: &mut [u8], flags: libc::c_int) -> io::Result<(usize, SockAddr)> {
+    // SAFETY: the kernel alone writes to it, and nothing that is no byte.
+    let buf = unsafe { &mut *(std::ptr::from_mut(buf) as *mut [MaybeUninit<u8>]) };
+    SockRef::from(socket).recv_from_with_flags(buf, flags | libc::MSG_DONTWAIT)
+}
+
+/// Sends a datagram to `addr`, without waiting.
+pub(super) fn try_send_to(socket: &impl AsFd, buf: &[u8], addr: &SockAddr) -> io::Result<usize> {
+    SockRef::from(socket).send_to_with_flags(buf, addr, SEND_FLAGS)
 }
 
 /// Sends what there is room for, without waiting.

@@ -131,6 +131,12 @@ impl UnixStream {
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.std().shutdown(how)
     }
+
+    /// Reads what is there, or comes first, and leaves it for the next read. (std's is not stable yet.)
+    #[track_caller]
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        calls::peek(&self.descriptor, buf)
+    }
 }
 
 /// A socket that takes connections at a path.
@@ -279,10 +285,21 @@ impl UnixDatagram {
     /// Receives one datagram, and its sender. What does not fit into `buf` is lost.
     #[track_caller]
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.receive_from(buf, 0)
+    }
+
+    /// As [`recv_from`](Self::recv_from), and leaves it for the next to receive. (std's is not stable yet.)
+    #[track_caller]
+    pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.receive_from(buf, libc::MSG_PEEK)
+    }
+
+    #[track_caller]
+    fn receive_from(&self, buf: &mut [u8], flags: libc::c_int) -> io::Result<(usize, SocketAddr)> {
         // The end comes from nobody: as from a socket without a name.
         let at_end = || Ok((0, unnamed()?));
         let receive = |socket: &std_unix::UnixDatagram| {
-            let (length, from) = calls::try_receive_from(socket, buf, 0)?;
+            let (length, from) = calls::try_receive_from(socket, buf, flags)?;
             Ok((length, told(&from)?))
         };
         perform(&self.descriptor, Take(receive, at_end))
@@ -292,6 +309,12 @@ impl UnixDatagram {
     #[track_caller]
     pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         calls::receive_datagram(&self.descriptor, buf, 0)
+    }
+
+    /// As [`recv`](Self::recv), and leaves it for the next to receive. (std's is not stable yet.)
+    #[track_caller]
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        calls::receive_datagram(&self.descriptor, buf, libc::MSG_PEEK)
     }
 
     /// Sends one datagram to the socket at `path`.

@@ -165,7 +165,7 @@ fn who_waits_first_waits_also_without_descriptors() {
         near.set_read_timeout(None).unwrap();
         assert!(sinew::timeout(Duration::from_millis(100), || (&*near).read(&mut [0; 8]).is_err()).is_err());
         let used = switches() - before;
-        assert!((10..100).contains(&used), "{used} turns in two waits");
+        assert!(used < 100, "{used} turns in two waits");
         let reader = read();
         reader.cancel();
         assert!(common::is_cancelled(&reader.join().unwrap().unwrap_err()));
@@ -310,7 +310,7 @@ fn without_buffers_a_write_fails_and_accept_waits() {
         let before = switches();
         assert!(sinew::timeout(Duration::from_millis(300), || listener.accept().is_err()).is_err(), "it did not wait");
         let used = switches() - before;
-        assert!((5..50).contains(&used), "{used} turns in one wait");
+        assert!(used < 50, "{used} turns in one wait");
     });
 }
 

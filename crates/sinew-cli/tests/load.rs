@@ -249,6 +249,16 @@ fn a_server_that_cannot_listen_says_why() {
 }
 
 #[test]
+fn a_server_that_may_have_next_to_no_descriptors_says_so() {
+    let mut shell = command("sh");
+    shell.args(["-c", "ulimit -n 20 && exec \"$0\" serve echo", env!("CARGO_BIN_EXE_sinew")]);
+    let output = shell.output().unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("the runtime needs 256 descriptors, and this process may have 20: raise the hard limit"), "{text}");
+}
+
+#[test]
 fn bad_input_is_refused_by_name() {
     let cases: [(&[&str], &str); 15] = [
         (&["load", "echo", "127.0.0.1"], "needs a port"),

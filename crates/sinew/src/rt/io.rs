@@ -739,7 +739,7 @@ pub enum Interest {
 /// cannot be waited for, such as a plain file, is ready at once.
 ///
 /// # Suspends
-/// Yes, until it is ready. A [cancel point](crate::cancelled).
+/// Yes, until it is ready. A [cancel point](crate::cancelled). While there is no descriptor to wait with, it looks from time to time.
 ///
 /// # Errors
 /// If it is no descriptor; and as every cancel point.

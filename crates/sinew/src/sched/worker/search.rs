@@ -7,9 +7,10 @@ use crate::base::atomic::{Relaxed, spin_loop};
 use crate::base::deque::{Deque, Stolen};
 use crate::base::list::List;
 use crate::fiber::Control;
-use crate::os::clock;
+use crate::os::{clock, futex};
 use crate::sched::group::{CHILDREN_MAX, add, steal_one};
 use crate::sched::settings::{Policy, Queue};
+use crate::sched::slot::AWAKE;
 
 /// Rounds of the loop after which the policy is turned round for one. flare's number.
 const ROUNDS: u32 = 8;
@@ -32,6 +33,9 @@ const HEAVY_RESTED: usize = 2;
 const RESTED_STARTS: u32 = 16;
 /// How long a heavy worker waits for others to take what it was woken for: what flare polls.
 const SPIN_NS: u64 = 5_000;
+/// And how long it sleeps for them after that: the spawner's worker may be busy for a little longer, and where they settle is for life. Of 300 connections to a server that did 100 us of work after each
+/// spawn, 249 settled on the worker that does not accept; with a nap of 50 us 153 did, after 200 us of work 226. Arbitrary between these: what nobody takes is begun so much later.
+const NAP_NS: u64 = 100_000;
 /// Dispatched fibers that run first, in a row, each by the loop. Arbitrary: what a chain of them keeps waiting waits for a thousand of them at most.
 const URGENT_RUNS: u32 = 32;
 
@@ -170,8 +174,12 @@ impl Worker {
     fn others_take(&self) -> bool {
         let end_ns = clock::now_ns() + SPIN_NS;
         while self.group().has_work() {
-            if !self.group().spins() || self.seat().has_mail() || clock::now_ns() >= end_ns {
+            if self.seat().has_mail() {
                 return false;
+            }
+            if !self.group().spins() || clock::now_ns() >= end_ns {
+                futex::wait(self.seat().slot.word(), AWAKE, end_ns + NAP_NS);
+                return !self.group().has_work();
             }
             // Where there are more threads than cores, the one that is to take it may have been pushed off this very core by our wake.
             std::thread::yield_now();

@@ -372,8 +372,8 @@ impl Shelf {
 /// One worker's stacks.
 pub(crate) struct Cache {
     classes: [Row; CLASSES],
-    /// A class may hold more than `CACHE_MAX`.
-    over: bool,
+    /// No class has held more idle stacks since they were last shared.
+    most: usize,
 }
 
 #[derive(Default)]
@@ -386,7 +386,7 @@ struct Row {
 
 impl Cache {
     pub(crate) fn new() -> Self {
-        Self { classes: Default::default(), over: false }
+        Self { classes: Default::default(), most: 0 }
     }
 
     /// A stack of this class: the warmest there is, else a new one.
@@ -402,15 +402,16 @@ impl Cache {
     fn take_slow(&mut self, class: Class) -> Result<Stack, NoStack> {
         let row = &mut self.classes[class.index()];
         if depot().refill(class, &mut row.idle) {
+            self.most = self.most.max(row.idle.len());
             return self.take(class);
         }
         let stack = row.carve_next(class);
         stack.map_err(|error| NoStack { error, stacks: depot().carved(), guard: memory::guard_kind() })
     }
 
-    /// Most idle stacks of any class.
-    pub(crate) fn idle(&self) -> usize {
-        self.classes.iter().map(|row| row.idle.len()).max().unwrap_or(0)
+    /// At least as many as the idle stacks of any class.
+    pub(crate) fn idle_at_most(&self) -> usize {
+        self.most
     }
 
     /// Takes a stack back. It stays with this worker until [`Cache::settle`] (I2).
@@ -418,13 +419,15 @@ impl Cache {
     pub(crate) fn give(&mut self, stack: Stack) {
         let idle = &mut self.classes[stack.class.index()].idle;
         idle.push(stack.bottom);
-        self.over |= idle.len() > CACHE_MAX;
+        if idle.len() > self.most {
+            self.most = idle.len();
+        }
     }
 
     /// Hands surplus to the depot. Only from the worker's own thread stack (I2).
     #[inline]
     pub(crate) fn settle(&mut self) {
-        if self.over {
+        if self.most > CACHE_MAX {
             self.share(CACHE_MAX - BATCH);
         }
     }
@@ -432,7 +435,7 @@ impl Cache {
     /// Hands all but `keep` stacks of each class to the depot, coldest first.
     #[cold]
     pub(crate) fn share(&mut self, keep: usize) {
-        self.over = false;
+        self.most = self.most.min(keep);
         for (class, row) in self.classes.iter_mut().enumerate() {
             let surplus = row.idle.len().saturating_sub(keep);
             if surplus > 0 {

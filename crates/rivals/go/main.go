@@ -26,27 +26,27 @@ import (
 )
 
 const (
-	skynetChildren = 10
-	wakeGap        = time.Millisecond
-	idleTimer      = 100 * time.Second
-	settle         = 300 * time.Millisecond
-	look           = 5 * time.Millisecond
-	parkedWarmUp   = 16
-	turnsPerWrite  = 10
-	producers      = 2
-	channelPlaces  = 1024
-	selectChannels = 8
-	selectPlaces   = 1
-	shortSteps     = 50
-	longSteps      = 10_000
-	longTries      = 100
-	stormNap       = time.Millisecond
-	bufferBytes    = 1024
-	hog            = 'h'
-	hogSpan        = 10 * time.Millisecond
-	hello          = "Hello, world!"
-	blockBytes     = 4096
-	blocks         = 16 << 10
+	skynetChildren  = 10
+	wakeGap         = time.Millisecond
+	idleTimer       = 100 * time.Second
+	settle          = 300 * time.Millisecond
+	look            = 5 * time.Millisecond
+	parkedWarmUp    = 16
+	turnsPerWrite   = 10
+	producers       = 2
+	channelPlaces   = 1024
+	selectChannels  = 8
+	selectPlaces    = 1
+	shortSteps      = 50
+	unbalancedSteps = 20_000_000
+	longTries       = 100
+	stormNap        = time.Millisecond
+	bufferBytes     = 1024
+	hog             = 'h'
+	hogSpan         = 10 * time.Millisecond
+	hello           = "Hello, world!"
+	blockBytes      = 4096
+	blocks          = 16 << 10
 )
 
 var tasks, turns, budgetMs, workers int
@@ -188,12 +188,12 @@ func fanOut(turns int) time.Duration { return spawnComputing(turns, shortSteps) 
 
 // unbalanced says how long a turn takes, and how many times as long that is as it would be if all workers always computed.
 func unbalanced() {
-	took := untilEnough(func(turns int) time.Duration { return spawnComputing(turns, longSteps) })
+	took := untilEnough(func(turns int) time.Duration { return spawnComputing(turns, unbalancedSteps/tasks) })
 	turn := took.Seconds() / float64(turns)
 	least := time.Hour
 	for i := 0; i < longTries; i++ {
 		start := time.Now()
-		stepOn(longSteps)
+		stepOn(unbalancedSteps / tasks)
 		if took := time.Since(start); took < least {
 			least = took
 		}

@@ -23,7 +23,7 @@ pub(crate) enum Deed {
     SpawnAll,
     /// One task spawns `tasks` tasks that compute for about 100 ns, then joins them all; `turns` times.
     FanOut,
-    /// The same with tasks that compute for about 20 us, held against what so much computing takes if all workers have an equal share.
+    /// The same with tasks that share 40 ms of computing, held against what so much computing takes if all workers have an equal share.
     Unbalanced,
     /// A tree of tasks, ten children each, with `tasks` leaves; each inner one sums what its children return.
     Skynet,

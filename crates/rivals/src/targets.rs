@@ -39,6 +39,7 @@ pub(crate) const ALL: &[Target] = &[
     Target::of("spawn-million", Bound::Best(0.7)),
     Target::of("fan-out", Bound::BestRuntime(0.8)),
     Target::of("unbalanced", Bound::BestRuntime(0.8)),
+    Target::of("unbalanced/fine", Bound::BestRuntime(0.8)),
     Target::of("skynet", Bound::Best(0.7)),
     Target::of("wake-from-thread/p50", Bound::Of("threads", 1.15)),
     Target::of("wake-from-thread/p99", Bound::Best(1.0)),

@@ -97,8 +97,11 @@ pub(crate) const ALL: &[Workload] = &[
     },
     Workload {
         name: "unbalanced",
-        about: "one task spawns 2,000 tasks that compute for about 20 us and joins them, two workers: all of it, and by what it would be if both always computed",
-        cases: |scale| one(repeated(Deed::Unbalanced, scale).workers(2).tasks(scale.pick(2000, 2000, 20)).turns(1)),
+        about: "one task spawns 2,000 tasks that compute for about 20 us, or in `fine` 40,000 that compute for 1 us, and joins them, two workers: all of it, and by what it would be if both always computed",
+        cases: |scale| {
+            let job = |tasks| repeated(Deed::Unbalanced, scale).workers(2).tasks(tasks).turns(1);
+            vec![Case { name: "", job: job(scale.pick(2000, 2000, 20)) }, Case { name: "fine", job: job(scale.pick(40_000, 40_000, 40)) }]
+        },
     },
     Workload {
         name: "skynet",
@@ -119,7 +122,7 @@ pub(crate) const ALL: &[Workload] = &[
     Workload {
         name: "idle-cpu",
         about: "CPU time of a process with 100 waiting tasks and one long sleep, two workers",
-        cases: |scale| one(Job::new(Deed::Idle).workers(2).tasks(100).turns(scale.pick(2000, 1000, 10))),
+        cases: |scale| one(Job::new(Deed::Idle).workers(2).tasks(100).turns(scale.pick(5000, 3000, 10))),
     },
     Workload {
         name: "yield-storm",

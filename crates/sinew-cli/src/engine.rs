@@ -90,9 +90,14 @@ pub(crate) fn raise_descriptors(connections: usize) -> Result<(), Failure> {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
     let (need, have) = (connections + SPARE_DESCRIPTORS, getrlimit(Resource::Nofile).current);
+    let (who, fewer) = match connections {
+        // Of a server, whose clients decide.
+        0 => ("the runtime needs".into(), ""),
+        _ => (format!("{connections} connections need"), "ask for fewer, or "),
+    };
     match have {
         Some(have) if (have as usize) < need => Err(Failure::refusal(format!(
-            "{connections} connections need {need} descriptors, and this process may have {have}: ask for fewer, or raise the hard limit \
+            "{who} {need} descriptors, and this process may have {have}: {fewer}raise the hard limit \
              (ulimit -Hn {need} as root, LimitNOFILE= in systemd, nofile in /etc/security/limits.conf, --ulimit nofile={need} in a container)"
         ))),
         _ => Ok(()),

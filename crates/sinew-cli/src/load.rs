@@ -29,6 +29,8 @@ const CONNECTIONS_MAX: usize = 1_000_000;
 const RATE_MAX: usize = 100_000_000;
 const SIZE_MAX: usize = 16 << 20;
 const SECONDS_MAX: f64 = 86_400.0;
+/// Bytes of a request if nobody says otherwise.
+const SIZE_DEFAULT: usize = 64;
 
 /// A load on a server: requests per second, and percentiles of their latency
 #[derive(clap::Args)]
@@ -52,9 +54,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "R", value_parser = rate, allow_negative_numbers = true)]
     rate: Option<usize>,
 
-    /// Bytes of a request (echo only)
-    #[arg(long, value_name = "B", default_value = "64", value_parser = size, allow_negative_numbers = true)]
-    size: usize,
+    /// Bytes of a request (echo only) [default: 64]
+    #[arg(long, value_name = "B", value_parser = size, allow_negative_numbers = true)]
+    size: Option<usize>,
 
     /// Prints one line of JSON instead of the table
     #[arg(long)]
@@ -112,6 +114,10 @@ pub(crate) fn main(arguments: &Arguments) -> ExitCode {
 
 fn perform(arguments: &Arguments) -> Result<Report, Failure> {
     let target = Target::parse(arguments.protocol, &arguments.target)?;
+    if arguments.protocol == Protocol::Http && arguments.size.is_some() {
+        return Err(Failure::refusal("--size is for echo: a request of http has the size that its URL gives it".into()));
+    }
+    let size = arguments.size.unwrap_or(SIZE_DEFAULT);
     let connections = arguments.connections;
     engine::raise_descriptors(connections)?;
     // Before the load, so that a bad name is not found out after it.
@@ -123,7 +129,7 @@ fn perform(arguments: &Arguments) -> Result<Report, Failure> {
     let plan = run::Plan {
         addr: target.addr,
         talk: match arguments.protocol {
-            Protocol::Echo => client::Talk::Echo { bytes: arguments.size },
+            Protocol::Echo => client::Talk::Echo { bytes: size },
             Protocol::Http => client::Talk::Http { request: target.request().into_bytes().into() },
         },
         connections,
@@ -139,7 +145,7 @@ fn perform(arguments: &Arguments) -> Result<Report, Failure> {
         connections,
         seconds: arguments.seconds,
         rate: arguments.rate,
-        size: (arguments.protocol == Protocol::Echo).then_some(arguments.size),
+        size: (arguments.protocol == Protocol::Echo).then_some(size),
         outcome,
     };
     if let Some((file, path)) = &mut plot {

@@ -34,11 +34,17 @@ pub(crate) struct Arguments {
     protocol: Protocol,
 
     /// Where it listens; port 0 takes a free one, which is printed
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7777")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7777", value_parser = address)]
     addr: String,
 
     #[command(flatten)]
     engine: Engine,
+}
+
+/// A place to listen at. Whether there is one of that name is found out later.
+fn address(text: &str) -> Result<String, String> {
+    let parts = text.rsplit_once(':').filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    parts.map(|_| text.to_owned()).ok_or_else(|| "it must be host:port, as in 127.0.0.1:7777, 0.0.0.0:80 or [::1]:0".into())
 }
 
 /// What is spoken over a connection.

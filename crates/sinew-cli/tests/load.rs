@@ -241,16 +241,26 @@ fn a_server_that_is_not_there_or_never_answers_is_told_of() {
 fn a_server_that_cannot_listen_says_why() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();
-    for (addr, why) in [(&*addr, "in use"), ("nonsense", "cannot listen at 'nonsense'")] {
+    for (addr, why) in [(&*addr, "in use"), ("no.such.name.invalid:1", "cannot listen at 'no.such.name.invalid:1'")] {
         let output = sinew(&["serve", "echo", "--addr", addr]);
-        assert_ne!(output.status.code(), Some(0));
+        assert_eq!(output.status.code(), Some(1));
         assert!(stderr(&output).contains(why), "{}", stderr(&output));
     }
 }
 
 #[test]
+fn a_server_that_may_have_next_to_no_descriptors_says_so() {
+    let mut shell = command("sh");
+    shell.args(["-c", "ulimit -n 20 && exec \"$0\" serve echo", env!("CARGO_BIN_EXE_sinew")]);
+    let output = shell.output().unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("the runtime needs 256 descriptors, and this process may have 20: raise the hard limit"), "{text}");
+}
+
+#[test]
 fn bad_input_is_refused_by_name() {
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 15] = [
         (&["load", "echo", "127.0.0.1"], "needs a port"),
         (&["load", "echo", "http://127.0.0.1:7"], "host:port"),
         (&["load", "http", "https://127.0.0.1"], "no TLS"),
@@ -259,7 +269,12 @@ fn bad_input_is_refused_by_name() {
         (&["load", "echo", "127.0.0.1:7", "--rate", "-5"], "from 1 to 100000000"),
         (&["load", "echo", "127.0.0.1:7", "--size", "1e9"], "from 1 to 16777216"),
         (&["load", "echo", "127.0.0.1:7", "--seconds", "soon"], "from 0.1 to 86400"),
+        (&["load", "http", "127.0.0.1:7", "--size", "100"], "--size is for echo"),
         (&["serve", "gopher"], "echo, http"),
+        (&["serve", "echo", "--addr", "nonsense"], "host:port"),
+        (&["serve", "echo", "--addr", ":8080"], "host:port"),
+        (&["serve", "echo", "--addr", "127.0.0.1:99999"], "host:port"),
+        (&["demo", "--connections", "many"], "from 1 to 1000000"),
         (&["serve", "echo", "--io", "magic"], "uring, epoll or auto"),
     ];
     for (arguments, said) in cases {

@@ -490,6 +490,19 @@ fn unix_sockets_do_the_same() {
         sinew::yield_now();
         one.send(b"abc").unwrap();
         assert_eq!(receiver.join().unwrap(), 3);
+
+        let (mut one, two) = UnixStream::pair().unwrap();
+        let peeker = sinew::spawn(move || (two.peek(&mut [0; 8]).unwrap(), two));
+        sinew::yield_now();
+        one.write_all(b"abcd").unwrap();
+        let (seen, mut two) = peeker.join().unwrap();
+        assert_eq!((seen, two.read(&mut [0; 8]).unwrap()), (4, 4));
+        let (one, two) = UnixDatagram::pair().unwrap();
+        let peeker = sinew::spawn(move || (two.peek(&mut [0; 8]).unwrap(), two.peek_from(&mut [0; 8]).unwrap(), two));
+        sinew::yield_now();
+        one.send(b"abcde").unwrap();
+        let (seen, (again, from), two) = peeker.join().unwrap();
+        assert!((seen, again, two.recv(&mut [0; 8]).unwrap()) == (5, 5, 5) && from.is_unnamed());
         std::fs::remove_dir_all(&dir).unwrap();
     });
 }

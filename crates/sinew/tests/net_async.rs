@@ -214,3 +214,44 @@ fn halves_of_a_stream_in_two_fibers_of_one_worker() {
         assert_eq!(echo.join().unwrap(), BYTES as u64);
     });
 }
+
+/// Poll tells without end of an error queue that nobody reads. Counted in polls of the future: one that is woken each time is polled thousands of times.
+#[test]
+fn an_error_queue_that_nobody_reads_makes_no_future_spin() {
+    use futures::AsyncRead;
+    use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
+    /// SOF_TIMESTAMPING_TX_SOFTWARE and SOF_TIMESTAMPING_SOFTWARE: the time of each send goes to the error queue.
+    const TIMES: libc::c_int = 1 << 1 | 1 << 4;
+    for io in [sinew::Io::Uring, sinew::Io::Epoll] {
+        sinew::Runtime::builder().workers(1).io(io).build().unwrap().run(|| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let far = listener.accept().unwrap().0;
+            // SAFETY: the number outlives the call.
+            let set = unsafe {
+                libc::setsockopt(near.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, std::ptr::from_ref(&TIMES).cast(), 4)
+            };
+            assert_eq!(set, 0);
+            (&near).write_all(b"x").unwrap();
+            (&far).read_exact(&mut [0]).unwrap();
+            let mut asked = libc::pollfd { fd: near.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry outlives the call.
+            assert_eq!((unsafe { libc::poll(&mut asked, 1, -1) }, asked.revents), (1, libc::POLLERR));
+
+            let mut near = near.into_async();
+            let mut polls = 0;
+            let mut read = || {
+                let mut buf = [0; 8];
+                sinew::try_block_on(std::future::poll_fn(|cx| {
+                    polls += 1;
+                    std::pin::Pin::new(&mut near).poll_read(cx, &mut buf)
+                }))
+            };
+            assert!(sinew::timeout(std::time::Duration::from_millis(200), &mut read).is_err());
+            (&far).write_all(b"abc").unwrap();
+            assert_eq!(read().unwrap().unwrap(), 3);
+            assert!(polls < 200, "{io:?}: {polls} polls");
+        });
+    }
+}

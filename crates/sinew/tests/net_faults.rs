@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use common::{in_child, is_child, pair, rounds, until};
-use sinew::net::unix::UnixStream;
-use sinew::net::{TcpListener, TcpStream};
+use common::{in_child, is_child, pair, refuse, rounds, until};
+use sinew::net::unix::{UnixDatagram, UnixStream};
+use sinew::net::{TcpListener, TcpStream, UdpSocket};
 use sinew::{Io, Runtime};
 
 const DRIVERS: [Io; 2] = [Io::Uring, Io::Epoll];
@@ -36,30 +36,11 @@ fn echo_once() {
     server.join().unwrap();
 }
 
-/// Lets `io_uring_setup` fail with EPERM from now on, in this process: as in a container.
-fn forbid_ring() {
-    const SETUP: u32 = 425;
-    let filter = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-    let mut program = [
-        // The system call's number.
-        filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, SETUP),
-        filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program outlives the call.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
-    }
-}
-
 #[test]
 fn without_a_ring_all_works_by_epoll_and_it_is_said_once() {
     const NAME: &str = "without_a_ring_all_works_by_epoll_and_it_is_said_once";
     if is_child(NAME) {
-        forbid_ring();
+        refuse(libc::SYS_io_uring_setup, libc::EPERM);
         let refused = Runtime::builder().io(Io::Uring).build().expect_err("there is no ring");
         assert!(refused.kind() == io::ErrorKind::PermissionDenied && refused.to_string().contains("Io::Epoll"), "{refused}");
         sinew::run(echo_once);
@@ -123,6 +104,213 @@ fn accept_waits_for_descriptors() {
         drop(hogs);
         server.join().unwrap();
         drop(clients);
+    });
+}
+
+/// Lets this process open no descriptor any more, whatever it closes above the lowest that is not in use now; gives the limit that there was.
+fn forbid_descriptors() -> libc::rlimit {
+    let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+    // SAFETY: limits go in and out, and outlive the calls.
+    unsafe {
+        let mut before: libc::rlimit = std::mem::zeroed();
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut before), 0);
+        let none = libc::rlimit { rlim_cur: next as u64, ..before };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &none), 0);
+        assert_eq!(std::fs::File::open("/dev/null").unwrap_err().raw_os_error(), Some(libc::EMFILE));
+        before
+    }
+}
+
+fn allow_descriptors(limit: &libc::rlimit) {
+    // SAFETY: the limit outlives the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }, 0);
+}
+
+/// A worker's first wait for I/O finds no descriptor for its source: no call on a descriptor that is open fails for that. It waits by pauses, is cut short as ever, says so once, and waits at the source as
+/// soon as there can be one.
+#[test]
+fn who_waits_first_waits_also_without_descriptors() {
+    const NAME: &str = "who_waits_first_waits_also_without_descriptors";
+    if !is_child(NAME) {
+        for io in ["uring", "epoll"] {
+            let child = in_child(NAME, &[("SINEW_IO", io)]);
+            let said = String::from_utf8_lossy(&child.stderr);
+            assert!(child.status.success(), "{io}: {said}");
+            assert_eq!(said.matches("no descriptor to wait with").count(), 1, "{io}: {said}");
+        }
+        return;
+    }
+    let driver = || sinew::metrics().workers[0].io;
+    Runtime::builder().workers(1).build().unwrap().run(|| {
+        // All that is used is opened before.
+        let (near, far) = UnixStream::pair().unwrap();
+        let (mut pipe_out, mut pipe_in) = sinew::io::pipe().unwrap();
+        let (datagrams, _silent) = UnixDatagram::pair().unwrap();
+        let (near, datagrams) = (Arc::new(near), Arc::new(datagrams));
+        let limit = forbid_descriptors();
+        let read = || {
+            let near = near.clone();
+            let reader = sinew::spawn(move || {
+                let mut buf = [0; 8];
+                (&*near).read(&mut buf).map(|n| buf[..n].to_vec())
+            });
+            sinew::yield_now();
+            reader
+        };
+
+        // Its own time-out, one around it, a cancel; in few turns.
+        let before = switches();
+        near.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        assert_eq!((&*near).read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        near.set_read_timeout(None).unwrap();
+        assert!(sinew::timeout(Duration::from_millis(100), || (&*near).read(&mut [0; 8]).is_err()).is_err());
+        let used = switches() - before;
+        assert!(used < 100, "{used} turns in two waits");
+        let reader = read();
+        reader.cancel();
+        assert!(common::is_cancelled(&reader.join().unwrap().unwrap_err()));
+
+        // What comes is found: by a stream, a pipe that was full, and at an end that nothing but a poll tells of.
+        let reader = read();
+        let writer = sinew::spawn(move || pipe_in.write_all(&[7; 300_000]).map(|()| pipe_in));
+        let drain = sinew::spawn(move || pipe_out.read_exact(&mut vec![0; 300_000]).map(|()| pipe_out));
+        let receiver = sinew::spawn({
+            let datagrams = datagrams.clone();
+            move || datagrams.recv(&mut [0; 8])
+        });
+        sinew::yield_now();
+        (&far).write_all(b"abc").unwrap();
+        datagrams.shutdown(Shutdown::Read).unwrap();
+        assert_eq!(reader.join().unwrap().unwrap(), b"abc");
+        // They are not closed: that would make room.
+        let _pipe = (writer.join().unwrap().unwrap(), drain.join().unwrap().unwrap());
+        assert_eq!(receiver.join().unwrap().unwrap(), 0);
+
+        // By one who polls.
+        let poller = sinew::spawn({
+            let near = near.clone();
+            move || sinew::io::poll(&*near, sinew::io::Interest::Readable)
+        });
+        sinew::yield_now();
+        assert!(!poller.is_finished() && driver().is_none(), "there was a descriptor to wait with");
+        (&far).write_all(b"d").unwrap();
+        poller.join().unwrap().unwrap();
+        assert_eq!(read().join().unwrap().unwrap(), b"d");
+
+        // And when there are some again, they are used, by one who waits already.
+        let reader = read();
+        assert_eq!(driver(), None);
+        allow_descriptors(&limit);
+        common::await_until("the worker's source", || driver().is_some());
+        (&far).write_all(b"e").unwrap();
+        assert_eq!(reader.join().unwrap().unwrap(), b"e");
+    });
+}
+
+/// The user has as many descriptors in epoll instances as he may (`max_user_watches`, injected): no wait fails for that either. On the ring it is fibers that may move who wait at epoll.
+#[test]
+fn who_waits_waits_also_without_room_in_epoll() {
+    const NAME: &str = "who_waits_waits_also_without_room_in_epoll";
+    const MOVES: &str = "SINEW_TEST_MOVES";
+    if !is_child(NAME) {
+        for (io, moves) in [("epoll", "no"), ("epoll", "yes"), ("uring", "yes")] {
+            let child = in_child(NAME, &[("SINEW_IO", io), (MOVES, moves)]);
+            let said = String::from_utf8_lossy(&child.stderr);
+            assert!(child.status.success(), "{io}, moves: {moves}: {said}");
+            assert_eq!(said.matches("max_user_watches").count(), 1, "{io}, moves: {moves}: {said}");
+        }
+        return;
+    }
+    let builder = Runtime::builder().workers(1);
+    let builder = match std::env::var(MOVES).unwrap().as_str() {
+        // SAFETY: these fibers keep nothing of a thread across a suspension.
+        "yes" => unsafe { builder.migrate_started_fibers() },
+        _ => builder,
+    };
+    builder.build().unwrap().run(|| {
+        let waits = |near: &UnixStream| sinew::timeout(Duration::from_millis(1), || (&*near).read(&mut [0; 8]).is_err()).is_err();
+        let (known, _silent) = UnixStream::pair().unwrap();
+        assert!(waits(&known));
+        // On the worker's thread, which this is.
+        refuse(libc::SYS_epoll_ctl, libc::ENOSPC);
+        let (near, far) = UnixStream::pair().unwrap();
+        assert!(waits(&known) && waits(&near));
+        near.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        assert_eq!((&near).read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        near.set_read_timeout(None).unwrap();
+        let near = Arc::new(near);
+        let poller = sinew::spawn({
+            let near = near.clone();
+            move || sinew::io::poll(&*near, sinew::io::Interest::Readable).and_then(|()| (&*near).read(&mut [0; 8]))
+        });
+        sinew::yield_now();
+        (&far).write_all(b"abc").unwrap();
+        assert_eq!(poller.join().unwrap().unwrap(), 3);
+        let reader = sinew::spawn(move || (&*near).read(&mut [0; 8]));
+        sinew::yield_now();
+        assert!(!reader.is_finished());
+        (&far).write_all(b"de").unwrap();
+        assert_eq!(reader.join().unwrap().unwrap(), 2);
+    });
+}
+
+/// A datagram that goes in so many fragments that the socket's buffer never has room for them. The kernel says ENOBUFS, and not that it would block: to wait would be for ever. So it is an error, as std's.
+#[test]
+fn a_datagram_that_there_is_never_room_for_is_an_error() {
+    let set = |socket: &dyn AsRawFd, level: libc::c_int, option: libc::c_int, to: libc::c_int| {
+        // SAFETY: the number outlives the call.
+        let set =
+            unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const to).cast(), size_of_val(&to) as libc::socklen_t) };
+        assert_eq!(set, 0, "{}", io::Error::last_os_error());
+    };
+    common::everywhere(|| {
+        // Fragments below 64 KiB on the way to this machine itself can be asked for with IPv6 alone.
+        let Ok(to) = UdpSocket::bind("[::1]:0") else { return };
+        let from = UdpSocket::bind("[::1]:0").unwrap();
+        from.connect(to.local_addr().unwrap()).unwrap();
+        set(&from, libc::IPPROTO_IPV6, libc::IPV6_MTU, 1280);
+        set(&from, libc::SOL_SOCKET, libc::SO_SNDBUF, 1);
+        for _ in 0..3 {
+            let std = std::net::UdpSocket::from(from.try_clone().unwrap()).send(&[7; 60_000]).unwrap_err();
+            assert_eq!(std.raw_os_error(), Some(libc::ENOBUFS), "it is not what this test is about");
+            assert_eq!(from.send(&[7; 60_000]).unwrap_err().raw_os_error(), Some(libc::ENOBUFS));
+            assert_eq!(from.send_to(&[7; 60_000], to.local_addr().unwrap()).unwrap_err().raw_os_error(), Some(libc::ENOBUFS));
+            // It is none of the socket's: what there is room for goes on.
+            assert_eq!(from.send(b"small").unwrap(), 5);
+            assert_eq!(to.recv(&mut [0; 8]).unwrap(), 5);
+        }
+    });
+}
+
+/// The kernel has no buffers at all (injected): a write is told, as by std, and nothing of it was sent; `accept` waits for better times, since nobody else would take its connections.
+#[test]
+fn without_buffers_a_write_fails_and_accept_waits() {
+    const NAME: &str = "without_buffers_a_write_fails_and_accept_waits";
+    if !is_child(NAME) {
+        for io in ["uring", "epoll"] {
+            let child = in_child(NAME, &[("SINEW_IO", io)]);
+            let said = String::from_utf8_lossy(&child.stderr);
+            assert!(child.status.success(), "{io}: {said}");
+            assert_eq!(said.matches("accept waits").count(), 1, "{io}: {said}");
+        }
+        return;
+    }
+    let (near, far) = pair();
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    refuse(libc::SYS_sendto, libc::ENOBUFS);
+    refuse(libc::SYS_accept4, libc::ENOBUFS);
+    Runtime::builder().workers(1).build().unwrap().run(|| {
+        assert_eq!((&near).write(b"abc").unwrap_err().raw_os_error(), Some(libc::ENOBUFS));
+        let to_itself = datagrams.local_addr().unwrap();
+        assert_eq!(datagrams.send_to(b"abc", to_itself).unwrap_err().raw_os_error(), Some(libc::ENOBUFS));
+        near.shutdown(Shutdown::Write).unwrap();
+        assert_eq!((&far).read(&mut [0; 8]).unwrap(), 0, "it was sent");
+        let before = switches();
+        assert!(sinew::timeout(Duration::from_millis(300), || listener.accept().is_err()).is_err(), "it did not wait");
+        let used = switches() - before;
+        assert!(used < 50, "{used} turns in one wait");
     });
 }
 

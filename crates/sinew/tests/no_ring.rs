@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use common::{in_child, is_child, pair, until};
+use common::{in_child, is_child, pair, refuse, until};
 use sinew::process::{Command, Stdio};
 use sinew::signal::{Signal, Signals};
 use sinew::{Io, Runtime, fs, io, scope, spawn, timeout};
@@ -19,24 +19,6 @@ const REFUSALS: [(&str, i64, i32); 4] = [
     ("enter-enosys", libc::SYS_io_uring_enter, libc::ENOSYS),
 ];
 const REFUSAL: &str = "SINEW_TEST_REFUSAL";
-
-/// Lets a call of the system fail from now on, in this process and its children.
-fn refuse(call: i64, error: i32) {
-    let filter = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-    let mut program = [
-        // The system call's number.
-        filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
-        filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | error as u32),
-        filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program outlives the call.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
-    }
-}
 
 /// Refuses what the parent has named.
 fn refuse_as_asked() {

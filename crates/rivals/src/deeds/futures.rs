@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use super::storm::{self, Role, Storm};
 use super::{
-    Arrivals, IDLE_TIMER, LONG_STEPS, LOOK, Latency, Line, Oversleep, PARKED_WARM_UP, Pace, SETTLE, SHORT_STEPS, SKYNET_CHILDREN, WAVES,
+    Arrivals, IDLE_TIMER, LOOK, Latency, Line, Oversleep, PARKED_WARM_UP, Pace, SETTLE, SHORT_STEPS, SKYNET_CHILDREN, WAVES,
+    unbalanced_steps,
 };
 use super::{balance, compute};
 use crate::job::{Deed, Job, Kind, Reading};
@@ -64,7 +65,8 @@ fn perform_tasks<S: Futures>(job: &Job) -> Vec<Reading> {
             Deed::SpawnAll => paced(&job, job.tasks, |turns| spawn_all::<S>(job.tasks, turns, || ())).await,
             Deed::FanOut => paced(&job, job.tasks, |turns| spawn_all::<S>(job.tasks, turns, || compute(SHORT_STEPS))).await,
             Deed::Unbalanced => {
-                let readings = paced(&job, 1, |turns| spawn_all::<S>(job.tasks, turns, || compute(LONG_STEPS))).await;
+                let steps = unbalanced_steps(&job);
+                let readings = paced(&job, 1, |turns| spawn_all::<S>(job.tasks, turns, move || compute(steps))).await;
                 balance(&job, readings[0].value)
             }
             Deed::Skynet => skynet::<S>(job.tasks).await,

@@ -27,8 +27,8 @@ use crate::stats::quantile;
 pub(crate) const SKYNET_CHILDREN: usize = 10;
 /// Steps of `compute` in a task of `FanOut`: about 100 ns at 3 GHz. A number and not a time, so that all systems do the same work.
 pub(crate) const SHORT_STEPS: usize = 50;
-/// And in one of `Unbalanced`: about 20 us.
-pub(crate) const LONG_STEPS: usize = 10_000;
+/// And in all tasks of `Unbalanced` together: about 40 ms.
+const UNBALANCED_STEPS: usize = 20_000_000;
 /// Runs of which the shortest is what so many steps take.
 const LONG_TRIES: usize = 100;
 /// Time between two wakes from a thread: 1000 per second.
@@ -155,11 +155,16 @@ pub(crate) fn compute(steps: usize) {
     black_box(value);
 }
 
+/// Steps in each task of `Unbalanced`.
+pub(crate) fn unbalanced_steps(job: &Job) -> usize {
+    UNBALANCED_STEPS / job.tasks
+}
+
 /// Time of a turn of `Unbalanced`, and how many times as long it is as it would be if all workers always computed.
 pub(crate) fn balance(job: &Job, turn_ns: f64) -> Vec<Reading> {
     let time = |_| {
         let start = Instant::now();
-        compute(LONG_STEPS);
+        compute(unbalanced_steps(job));
         start.elapsed()
     };
     let least = (0..LONG_TRIES).map(time).min().expect("it was tried");

@@ -70,6 +70,44 @@ fn tell(instance: u64, event: libc::epoll_event, woken: &List<Control>) {
     });
 }
 
+/// An instance of a thread's own, which tells of one descriptor, and of each thing once.
+pub(crate) struct Edges(OwnedFd);
+
+impl Edges {
+    /// Tells of `bits`, as poll has them, and of errors. What is the case now is told of too.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn of(fd: RawFd, bits: libc::c_short) -> io::Result<Self> {
+        let (epoll, _) = create()?;
+        let mut event = libc::epoll_event { events: bits as u32 | libc::EPOLLET as u32, u64: 0 };
+        // SAFETY: the event outlives the call.
+        match unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } {
+            0 => Ok(Self(epoll)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// What is readable when there is something to [take](Self::take).
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// What has come since the last time, as poll has it; 0 if nothing has.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn take(&self) -> io::Result<libc::c_short> {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: there is room for one.
+        match unsafe { libc::epoll_wait(self.fd(), &mut event, 1, 0) } {
+            -1 => Err(io::Error::last_os_error()),
+            // The bits that are asked for, and those that come unasked, are the same in both.
+            _ => Ok(event.events as libc::c_short),
+        }
+    }
+}
+
 /// A moment that an instance tells of, once, as of something that has come.
 pub(super) struct Alarm(OwnedFd);
 

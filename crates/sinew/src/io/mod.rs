@@ -13,5 +13,5 @@ pub use pipe::{PipeReader, PipeWriter, pipe};
 pub use standard::{Stderr, StderrLock, Stdin, StdinLock, Stdout, StdoutLock, read_to_string, stderr, stdin, stdout};
 pub use std::io::{
     BufRead, BufReader, BufWriter, Bytes, Chain, Cursor, Empty, Error, ErrorKind, IntoInnerError, IoSlice, IoSliceMut, IsTerminal,
-    LineWriter, Lines, Read, Repeat, Result, Seek, SeekFrom, Sink, Split, Take, Write, empty, prelude, repeat, sink,
+    LineWriter, Lines, Read, Repeat, Result, Seek, SeekFrom, Sink, Split, Take, Write, WriterPanicked, empty, prelude, repeat, sink,
 };

@@ -4,22 +4,17 @@
 //! longer each time and tries again; and says so, once per shortage: a server that is at its limit for long accepts one now and then, and does not say so each time.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::event::source;
-use crate::os::clock;
-use crate::rt::pauses::Pauses;
+use crate::rt::pauses::{Pauses, Shortage};
 
 /// The waits between tries. Arbitrary: soon enough to go unnoticed when it was a peak, and 10 tries a second while it lasts.
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
-/// A shortage that no listener has met for so long is over.
-const OVER_NS: u64 = 10_000_000_000;
-
-/// When any listener last met one; zero before the first.
-static MET_NS: AtomicU64 = AtomicU64::new(0);
+/// Of all listeners.
+static SHORTAGE: Shortage = Shortage::new();
 
 /// Accepts by `accept`, and waits where it fails for want of descriptors or memory. A connection that was aborted before it was accepted is no error of the listener.
 ///
@@ -31,9 +26,7 @@ pub(super) fn until_accepted<T>(waits: bool, mut accept: impl FnMut() -> io::Res
         match accept() {
             Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EPROTO)) => {}
             Err(error) if waits && is_shortage(&error) => {
-                let (now_ns, met_ns) = (clock::now_ns(), MET_NS.load(Relaxed));
-                MET_NS.store(now_ns, Relaxed);
-                if met_ns == 0 || now_ns.saturating_sub(met_ns) >= OVER_NS {
+                if SHORTAGE.is_news() {
                     eprintln!("sinew: accept waits: {error}; connections stay in the queue until there is room (ulimit -n, or close some)");
                 }
                 pauses.pause()?;

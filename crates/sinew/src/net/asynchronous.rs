@@ -10,12 +10,14 @@ use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use super::unix::UnixStream;
 use super::{TcpStream, calls};
 use crate::os::lock::Lock;
 use crate::rt::io::{Interest, owes_a_turn, poll};
 use crate::rt::spawn::{Builder, JoinHandle};
+use crate::rt::wait::sleep;
 
 /// A stream for futures, made by `into_async`: it has `AsyncRead` and `AsyncWrite` of `futures-io` and of tokio, whichever features are on.
 ///
@@ -51,7 +53,15 @@ struct Side {
     shared: Arc<Lock<Shared>>,
     /// The fiber that waits, or has waited.
     fiber: Option<JoinHandle<()>>,
+    /// How many have, since a try last succeeded.
+    in_vain: u32,
 }
+
+/// The waits of which each may be in vain for a good reason, such as another that was quicker. After more there is something that is told of without end (an error queue that nobody reads), and each
+/// is by so much later than the one before, up to a hundred times. Arbitrary: as all who try again (`rt/pauses.rs`).
+const IN_VAIN_MAX: u32 = 3;
+const PAUSE: Duration = Duration::from_micros(100);
+const PAUSES_MAX: u32 = 100;
 
 #[derive(Default)]
 struct Shared {
@@ -131,7 +141,10 @@ impl<S: Stream> Async<S> {
             match try_it(&self.stream) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                done => return Poll::Ready(done),
+                done => {
+                    self.sides[interest as usize].in_vain = 0;
+                    return Poll::Ready(done);
+                }
             }
         }
         let side = &mut self.sides[interest as usize];
@@ -149,7 +162,9 @@ impl<S: Stream> Async<S> {
         if !waits {
             let stream = self.stream.clone();
             let deputy = Deputy { shared: side.shared.clone(), failed: Some(io::Error::other("the runtime is shut down")) };
-            side.fiber = Some(Builder::new().spawn(move || deputy.wait(&*stream, interest))?);
+            let pause = PAUSE * side.in_vain.saturating_sub(IN_VAIN_MAX).min(PAUSES_MAX);
+            side.in_vain = side.in_vain.saturating_add(1);
+            side.fiber = Some(Builder::new().spawn(move || deputy.wait(&*stream, interest, pause))?);
         }
         Poll::Pending
     }
@@ -162,7 +177,10 @@ struct Deputy {
 }
 
 impl Deputy {
-    fn wait(mut self, stream: &impl AsFd, interest: Interest) {
+    fn wait(mut self, stream: &impl AsFd, interest: Interest, pause: Duration) {
+        if !pause.is_zero() {
+            sleep(pause);
+        }
         self.failed = poll(stream, interest).err();
     }
 }

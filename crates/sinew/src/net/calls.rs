@@ -1,6 +1,7 @@
 //! Receiving, sending and connecting, as entries of the ring and as system calls.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use socket2::{SockAddr, SockRef};
 use crate::fiber::why::At;
 use crate::os::clock;
 use crate::rt::io::{Call, Descriptor, Direction, Take, Try, count, perform, perform_at_once, perform_until, ring_length};
-use crate::rt::wait::sleep;
+use crate::rt::pauses::Pauses;
 
 // `MSG_DONTWAIT`: who has a clone of the socket may have given it to std, which makes it blocking, for all of them.
 
@@ -24,6 +25,18 @@ pub(super) fn try_receive(socket: &impl AsFd, buf: &mut [u8], flags: libc::c_int
     let flags = flags | libc::MSG_DONTWAIT;
     // SAFETY: the kernel writes into the buffer, as long as it is.
     count(unsafe { libc::recv(socket.as_fd().as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), flags) })
+}
+
+/// Receives a datagram that is there, and its sender's address, without waiting.
+pub(super) fn try_receive_from(socket: &impl AsFd, buf: &mut [u8], flags: libc::c_int) -> io::Result<(usize, SockAddr)> {
+    // SAFETY: the kernel alone writes to it, and nothing that is no byte.
+    let buf = unsafe { &mut *(std::ptr::from_mut(buf) as *mut [MaybeUninit<u8>]) };
+    SockRef::from(socket).recv_from_with_flags(buf, flags | libc::MSG_DONTWAIT)
+}
+
+/// Sends a datagram to `addr`, without waiting.
+pub(super) fn try_send_to(socket: &impl AsFd, buf: &[u8], addr: &SockAddr) -> io::Result<usize> {
+    SockRef::from(socket).send_to_with_flags(buf, addr, SEND_FLAGS)
 }
 
 /// Sends what there is room for, without waiting.
@@ -235,17 +248,15 @@ pub(super) fn connect<S: AsFd>(descriptor: &Descriptor<S>, addr: &SockAddr, dead
 #[track_caller]
 pub(super) fn queue_at_unix<S: AsFd, T>(descriptor: &Descriptor<S>, call: impl FnMut(&S) -> io::Result<T>) -> io::Result<T> {
     let deadline_ns = descriptor.deadline_ns(Direction::Write);
-    let (mut call, mut wait) = (Try(Direction::Write, call), QUEUE_FULL_WAIT);
+    let (mut call, mut pauses) = (Try(Direction::Write, call), Pauses::between(QUEUE_FULL_WAIT, QUEUE_FULL_WAIT_MAX));
     loop {
         if let Some(done) = perform_at_once(descriptor, &mut call)? {
             return Ok(done);
         }
-        let left = Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()));
-        if descriptor.is_nonblocking() || left.is_zero() {
+        if descriptor.is_nonblocking() || clock::now_ns() >= deadline_ns {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
-        sleep(wait.min(left));
-        wait = (wait * 2).min(QUEUE_FULL_WAIT_MAX);
+        pauses.pause_until(deadline_ns)?;
     }
 }
 

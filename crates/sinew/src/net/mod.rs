@@ -7,9 +7,10 @@
 //!   them fail at their entry, but does not end one that has begun.)
 //! - Names are looked up off the workers ([`ToSocketAddrs`] is our own trait for that, for the same types).
 //! - Time-outs ([`TcpStream::set_read_timeout`]) belong to the handle, and are copied by `try_clone`; std's belong to the socket.
-//! - [`TcpListener::accept`] waits, and tries again, while there are no descriptors to be had.
+//! - [`TcpListener::accept`] waits, and tries again, while there are no descriptors to be had. So do calls of a fiber that would wait, if its worker needs one to wait with, which it opens at its first wait: they do
+//!   not fail for that, and it is said once, on stderr.
 //! - Sockets are non-blocking in the kernel. `set_nonblocking` does what it does in std; a conversion into std's type, or into an `OwnedFd`, makes the socket blocking again, and with it its
-//!   clones: of those, reads, writes, `recv` and `send` still suspend, but other calls may block the thread.
+//!   clones: of those, all calls but `accept` still suspend; that may block the thread.
 //! - A conversion from std's type, or into it, keeps time-outs, and whether calls wait. One from an `OwnedFd` or a number keeps the time-outs, but its calls wait, non-blocking or not: it may be a duplicate of
 //!   a socket of ours, which are all non-blocking.
 //!

@@ -54,13 +54,22 @@ impl UdpSocket {
     /// What the system says; and as every cancel point. So for all that wait.
     #[track_caller]
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        perform(&self.descriptor, Take(|socket: &Std| socket.recv_from(buf), from_nobody))
+        self.receive_from(buf, 0)
     }
 
     /// As [`recv_from`](Self::recv_from), and leaves it for the next to receive.
     #[track_caller]
     pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        perform(&self.descriptor, Take(|socket: &Std| socket.peek_from(buf), from_nobody))
+        self.receive_from(buf, libc::MSG_PEEK)
+    }
+
+    #[track_caller]
+    fn receive_from(&self, buf: &mut [u8], flags: libc::c_int) -> io::Result<(usize, SocketAddr)> {
+        let receive = |socket: &Std| {
+            let (length, from) = calls::try_receive_from(socket, buf, flags)?;
+            from.as_socket().map_or_else(from_nobody, |from| Ok((length, from)))
+        };
+        perform(&self.descriptor, Take(receive, from_nobody))
     }
 
     /// Receives one datagram from the [connected](Self::connect) address.
@@ -81,7 +90,8 @@ impl UdpSocket {
         let Some(addr) = addrs.to_socket_addrs()?.next() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no addresses to send data to"));
         };
-        perform(&self.descriptor, Try(Direction::Write, |socket: &Std| socket.send_to(buf, addr)))
+        let addr = addr.into();
+        perform(&self.descriptor, Try(Direction::Write, |socket: &Std| calls::try_send_to(socket, buf, &addr)))
     }
 
     /// Sends one datagram to the [connected](Self::connect) address.

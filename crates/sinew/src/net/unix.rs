@@ -16,6 +16,39 @@ use super::accept::until_accepted;
 use super::{calls, socket, stream, timeouts};
 use crate::rt::io::{Descriptor, Direction, Take, Try, perform};
 
+/// The address of a path, as std takes it.
+fn address_of(path: &Path) -> io::Result<SockAddr> {
+    // A first zero would make it an abstract name.
+    if path.as_os_str().as_bytes().contains(&0) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "paths must not contain interior null bytes"));
+    }
+    SockAddr::unix(path)
+}
+
+/// The address that std's is; `None` if it has no name.
+fn named(addr: &SocketAddr) -> io::Result<Option<SockAddr>> {
+    let name = addr.as_abstract_name().map(|name| [b"\0", name].concat());
+    match (addr.as_pathname(), &name) {
+        (Some(path), _) => address_of(path).map(Some),
+        (_, Some(name)) => SockAddr::unix(OsStr::from_bytes(name)).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// An address that the kernel has told, as std has it. One with a name that std has no room for is without a name.
+fn told(addr: &SockAddr) -> io::Result<SocketAddr> {
+    let known = match (addr.as_pathname(), addr.as_abstract_namespace()) {
+        (Some(path), _) => SocketAddr::from_pathname(path),
+        (_, Some(name)) => SocketAddr::from_abstract_name(name),
+        _ => return unnamed(),
+    };
+    known.or_else(|_| unnamed())
+}
+
+fn unnamed() -> io::Result<SocketAddr> {
+    SocketAddr::from_pathname("")
+}
+
 /// A connection between two processes of this machine, or within one.
 ///
 /// As [`std::os::unix::net::UnixStream`].
@@ -51,10 +84,7 @@ impl UnixStream {
     /// What the system says; and as every cancel point.
     #[track_caller]
     pub fn connect(path: impl AsRef<Path>) -> io::Result<Self> {
-        if path.as_ref().as_os_str().as_bytes().contains(&0) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "paths must not contain interior null bytes"));
-        }
-        Self::connect_at(&SockAddr::unix(path)?)
+        Self::connect_at(&address_of(path.as_ref())?)
     }
 
     #[track_caller]
@@ -71,12 +101,10 @@ impl UnixStream {
     /// As [`connect`](Self::connect).
     #[track_caller]
     pub fn connect_addr(addr: &SocketAddr) -> io::Result<Self> {
-        let name = addr.as_abstract_name().map(|name| [b"\0", name].concat());
-        match (addr.as_pathname(), &name) {
-            (Some(path), _) => Self::connect(path),
-            (_, Some(name)) => Self::connect_at(&SockAddr::unix(OsStr::from_bytes(name))?),
-            // It has no name: the system says what it thinks of that, at once.
-            _ => Ok(Self::of(Descriptor::new(std_unix::UnixStream::connect_addr(addr)?)?)),
+        match named(addr)? {
+            Some(addr) => Self::connect_at(&addr),
+            // The system says what it thinks of that, at once.
+            None => Ok(Self::of(Descriptor::new(std_unix::UnixStream::connect_addr(addr)?)?)),
         }
     }
 
@@ -102,6 +130,12 @@ impl UnixStream {
     /// Closes one direction, or both.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.std().shutdown(how)
+    }
+
+    /// Reads what is there, or comes first, and leaves it for the next read. (std's is not stable yet.)
+    #[track_caller]
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        calls::peek(&self.descriptor, buf)
     }
 }
 
@@ -251,9 +285,24 @@ impl UnixDatagram {
     /// Receives one datagram, and its sender. What does not fit into `buf` is lost.
     #[track_caller]
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.receive_from(buf, 0)
+    }
+
+    /// As [`recv_from`](Self::recv_from), and leaves it for the next to receive. (std's is not stable yet.)
+    #[track_caller]
+    pub fn peek_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.receive_from(buf, libc::MSG_PEEK)
+    }
+
+    #[track_caller]
+    fn receive_from(&self, buf: &mut [u8], flags: libc::c_int) -> io::Result<(usize, SocketAddr)> {
         // The end comes from nobody: as from a socket without a name.
-        let at_end = || Ok((0, SocketAddr::from_pathname("")?));
-        perform(&self.descriptor, Take(|socket: &std_unix::UnixDatagram| socket.recv_from(buf), at_end))
+        let at_end = || Ok((0, unnamed()?));
+        let receive = |socket: &std_unix::UnixDatagram| {
+            let (length, from) = calls::try_receive_from(socket, buf, flags)?;
+            Ok((length, told(&from)?))
+        };
+        perform(&self.descriptor, Take(receive, at_end))
     }
 
     /// Receives one datagram.
@@ -262,17 +311,31 @@ impl UnixDatagram {
         calls::receive_datagram(&self.descriptor, buf, 0)
     }
 
+    /// As [`recv`](Self::recv), and leaves it for the next to receive. (std's is not stable yet.)
+    #[track_caller]
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        calls::receive_datagram(&self.descriptor, buf, libc::MSG_PEEK)
+    }
+
     /// Sends one datagram to the socket at `path`.
     #[track_caller]
     pub fn send_to(&self, buf: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
-        let path = path.as_ref();
-        calls::queue_at_unix(&self.descriptor, |socket| socket.send_to(buf, path))
+        self.send_at(buf, &address_of(path.as_ref())?)
     }
 
     /// Sends one datagram to the socket at `addr`.
     #[track_caller]
     pub fn send_to_addr(&self, buf: &[u8], addr: &SocketAddr) -> io::Result<usize> {
-        calls::queue_at_unix(&self.descriptor, |socket| socket.send_to_addr(buf, addr))
+        match named(addr)? {
+            Some(addr) => self.send_at(buf, &addr),
+            // The system says what it thinks of that, at once.
+            None => calls::queue_at_unix(&self.descriptor, |socket| socket.send_to_addr(buf, addr)),
+        }
+    }
+
+    #[track_caller]
+    fn send_at(&self, buf: &[u8], addr: &SockAddr) -> io::Result<usize> {
+        calls::queue_at_unix(&self.descriptor, |socket| calls::try_send_to(socket, buf, addr))
     }
 
     /// Sends one datagram to the connected socket.

@@ -78,7 +78,7 @@ impl Child {
                 return Ok(status);
             }
             match &self.ended {
-                Some(ended) => pauses.instead(poll(ended, Interest::Readable))?,
+                Some(ended) => poll(ended, Interest::Readable)?,
                 None => pauses.pause()?,
             }
         }
@@ -140,27 +140,14 @@ fn read_both(
 ) -> io::Result<()> {
     match (stdout, stderr) {
         (None, None) => Ok(()),
-        (Some(stdout), None) => read_all(stdout, from_stdout),
-        (None, Some(stderr)) => read_all(stderr, from_stderr),
-        (Some(stdout), Some(stderr)) => scope(|s| {
-            let second = s.spawn(move || read_all(stderr, from_stderr));
-            let first = read_all(stdout, from_stdout);
+        (Some(mut stdout), None) => stdout.read_to_end(from_stdout).map(drop),
+        (None, Some(mut stderr)) => stderr.read_to_end(from_stderr).map(drop),
+        (Some(mut stdout), Some(mut stderr)) => scope(|s| {
+            let second = s.spawn(move || stderr.read_to_end(from_stderr).map(drop));
+            let first = stdout.read_to_end(from_stdout).map(drop);
             let second = second.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             first.and(second)
         }),
-    }
-}
-
-/// Reads to the end, also when there is no descriptor to wait with for a while: that is no reason to kill the child.
-#[track_caller]
-fn read_all(mut from: impl Read, to: &mut Vec<u8>) -> io::Result<()> {
-    let mut pauses = Pauses::new();
-    loop {
-        match from.read_to_end(to) {
-            Ok(_) => return Ok(()),
-            // What was read so far is there.
-            error => pauses.instead(error.map(drop))?,
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Call`] is one operation, said in two ways: as an entry of the ring, and as a system call that does not block. [`perform`] does it: where the call would block, a fiber waits at its worker's
 //! source, for the ring's answer or for epoll's word that it is worth another try; one that may move waits at its group's epoll instance (`event/roam.rs`), as does one whom the ring would wake in vain
-//! again and again; a thread waits in `poll`.
+//! again and again; a thread waits in `poll`. Where there are no descriptors for a source of its own, which is opened by who waits first, it pauses and tries.
 //!
 //! # Try first, or ask the ring first?
 //! A read is tried unless the last one took all there was: then the ring is asked at once, which saves a system call that would be in vain. A write to a stream goes to the ring at once if
@@ -23,10 +23,12 @@ use io_uring::squeue::Entry;
 use io_uring::types::Fd;
 
 use super::context::fiber;
-use super::wait::{CancelPoint, Cut, Me, enter_cancel_point, sleep};
+use super::pauses::{Pauses, Shortage};
+use super::wait::{CancelPoint, Cut, Me, enter_cancel_point};
+use crate::event::epoll::Edges;
 pub(crate) use crate::event::readiness::Direction;
 use crate::event::readiness::{Readiness, Seen, Waiting, Watch, register};
-use crate::event::source::Source;
+use crate::event::source::{Source, is_shortage};
 use crate::event::uring::Completion;
 use crate::fiber::Control;
 use crate::fiber::state::{Cause, Ends};
@@ -266,19 +268,24 @@ pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut
     if descriptor.is_nonblocking() {
         return Err(would_block());
     }
-    let me = Me::to_wait();
-    match &me {
-        Me::Thread(_) => wait_as_thread(&me, descriptor, &mut call, deadline_ns),
-        Me::Fiber(worker, control) => {
-            let point = me.cancel_point()?;
-            let fiber = Caller { point: &point, worker, control };
-            match poller_of(worker, control)? {
-                None => wait_at_ring(&fiber, descriptor, &mut call, deadline_ns),
-                Some(poller) => {
-                    let tried = seen.filter(|_| !asks_first);
-                    wait_at_epoll(&fiber, &poller, tried, descriptor, &mut call, deadline_ns)
-                }
-            }
+    let mut tried = seen.filter(|_| !asks_first);
+    let mut pauses = Pauses::new();
+    loop {
+        // After each pause anew: one that may move is elsewhere by then, perhaps.
+        let me = Me::to_wait();
+        let Me::Fiber(worker, control) = me else {
+            return wait_as_thread(&me, descriptor, &mut call, deadline_ns);
+        };
+        let point = me.cancel_point()?;
+        let fiber = Caller { point: &point, worker, control };
+        match poller_of(worker, control) {
+            Ok(None) => return wait_at_ring(&fiber, descriptor, &mut call, deadline_ns),
+            Ok(Some(poller)) => return wait_at_epoll(&fiber, &poller, tried, descriptor, &mut call, deadline_ns),
+            Err(error) => pause_for_room(error, &mut pauses, deadline_ns)?,
+        }
+        tried = None;
+        if let Some(done) = attempt(descriptor, &mut call).or_else(|| attempt_end(descriptor, &mut call)) {
+            return done;
         }
     }
 }
@@ -362,6 +369,35 @@ fn would_block() -> io::Error {
     io::Error::from_raw_os_error(libc::EAGAIN)
 }
 
+/// Waits a little in place of a wait that could not begin, with this error, for want of what it needs: that is no fault of the call, so its caller tries again.
+///
+/// # Errors
+/// What it was given, if that is something else; `WouldBlock` if it is `deadline_ns`; and as every cancel point.
+#[cold]
+#[track_caller]
+fn pause_for_room(error: io::Error, pauses: &mut Pauses, deadline_ns: u64) -> io::Result<()> {
+    let Some(what) = what_is_short(&error) else { return Err(error) };
+    if passed(deadline_ns) {
+        return Err(would_block());
+    }
+    if SHORTAGE.is_news() {
+        eprintln!("sinew: I/O is tried from time to time: {error}; there is no {what}");
+    }
+    pauses.pause_until(deadline_ns)
+}
+
+/// What a wait could not begin for, if that may be had later, and what to do about it.
+fn what_is_short(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error() {
+        _ if is_shortage(error) => Some("descriptor to wait with (ulimit -n, or close some)"),
+        // By `epoll_ctl`.
+        Some(libc::ENOSPC) => Some("room for one more descriptor in epoll (/proc/sys/fs/epoll/max_user_watches)"),
+        _ => None,
+    }
+}
+
+static SHORTAGE: Shortage = Shortage::new();
+
 /// An epoll instance where a fiber waits.
 struct Poller {
     epoll: RawFd,
@@ -409,6 +445,7 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
             }
         }
     }
+    let mut pauses = Pauses::new();
     while !passed(deadline_ns) {
         let told = match poll_at_ring(fiber, descriptor.raw_fd(), call.direction(), call.why(), deadline_ns) {
             // The time-out is over.
@@ -419,19 +456,14 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
             return done;
         }
         if told != 0 && told & poll_bits(call.direction()) == 0 {
-            if let Ok(roam) = roam_of(fiber.worker) {
-                return wait_at_epoll(fiber, &roam, None, descriptor, call, deadline_ns);
+            match roam_of(fiber.worker) {
+                Ok(roam) => return wait_at_epoll(fiber, &roam, None, descriptor, call, deadline_ns),
+                Err(error) => pause_for_room(error, &mut pauses, deadline_ns)?,
             }
-            // There are no descriptors to be had, which is no fault of this call.
-            sleep(VAIN_PAUSE.min(Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()))));
-            enter_cancel_point()?;
         }
     }
     Err(would_block())
 }
-
-/// Between two polls that tell in vain, where there is no epoll instance to wait at. Arbitrary.
-const VAIN_PAUSE: Duration = Duration::from_millis(2);
 
 /// Waits for what the ring's poll tells of a descriptor.
 ///
@@ -542,7 +574,13 @@ fn wait_at_epoll<S: AsFd, C: Call<S>>(
     if is_new {
         // Whatever is there already is told of too: there is nothing to be tried before that.
         tried = Some(readiness.seen(direction));
-        register(readiness, descriptor.raw_fd(), epoll, instance)?;
+        let mut pauses = Pauses::new();
+        while let Err(error) = register(readiness, descriptor.raw_fd(), epoll, instance) {
+            pause_for_room(error, &mut pauses, deadline_ns)?;
+            if let Some(done) = attempt(descriptor, call).or_else(|| attempt_end(descriptor, call)) {
+                return done;
+            }
+        }
     }
     let mut was_woken = false;
     loop {
@@ -642,7 +680,8 @@ fn poll_bits(direction: Direction) -> libc::c_short {
 
 fn wait_as_thread<S: AsFd, C: Call<S>>(me: &Me, descriptor: &Descriptor<S>, call: &mut C, deadline_ns: u64) -> io::Result<C::Output> {
     let point = me.cancel_point()?;
-    let mut told = 0;
+    let (fd, direction) = (descriptor.raw_fd(), call.direction());
+    let (mut told, mut edges, mut pauses) = (0, None, Pauses::new());
     loop {
         if let Some(done) = attempt_told(descriptor, call, told) {
             return done;
@@ -651,7 +690,21 @@ fn wait_as_thread<S: AsFd, C: Call<S>>(me: &Me, descriptor: &Descriptor<S>, call
             return Err(would_block());
         }
         me.cancel_point_at_entry()?;
-        told = poll_until(descriptor.raw_fd(), call.direction(), point.until_ns(deadline_ns))?;
+        if told != 0 && told & poll_bits(direction) == 0 && edges.is_none() {
+            // What it was not asked for, in vain, and will be again: an error queue that nobody reads, say.
+            match Edges::of(fd, poll_bits(direction)) {
+                Ok(opened) => edges = Some(opened),
+                Err(error) => pause_for_room(error, &mut pauses, deadline_ns)?,
+            }
+        }
+        let until_ns = point.until_ns(deadline_ns);
+        told = match &edges {
+            None => poll_until(fd, direction, until_ns)?,
+            Some(edges) => match poll_until(edges.fd(), Direction::Read, until_ns)? {
+                0 => 0,
+                _ => edges.take()?,
+            },
+        };
     }
 }
 
@@ -686,7 +739,7 @@ pub enum Interest {
 /// cannot be waited for, such as a plain file, is ready at once.
 ///
 /// # Suspends
-/// Yes, until it is ready. A [cancel point](crate::cancelled).
+/// Yes, until it is ready. A [cancel point](crate::cancelled). While there is no descriptor to wait with, it looks from time to time.
 ///
 /// # Errors
 /// If it is no descriptor; and as every cancel point.
@@ -713,20 +766,33 @@ pub fn poll(fd: impl AsFd, interest: Interest) -> io::Result<()> {
         count_gift();
         return Ok(());
     }
-    let me = Me::to_wait();
-    let point = me.cancel_point()?;
-    let Me::Fiber(worker, control) = me else {
-        while poll_until(fd.as_raw_fd(), direction, point.until_ns(u64::MAX))? == 0 {
-            me.cancel_point_at_entry()?;
+    let mut pauses = Pauses::new();
+    loop {
+        // After each pause anew, as in `perform_until`.
+        let me = Me::to_wait();
+        let point = me.cancel_point()?;
+        let Me::Fiber(worker, control) = me else {
+            while poll_until(fd.as_raw_fd(), direction, point.until_ns(u64::MAX))? == 0 {
+                me.cancel_point_at_entry()?;
+            }
+            return Ok(());
+        };
+        match poll_as_fiber(&Caller { point: &point, worker, control }, fd, direction) {
+            Err(error) if what_is_short(&error).is_some() => pause_for_room(error, &mut pauses, u64::MAX)?,
+            done => return done,
         }
-        return Ok(());
-    };
-    let fiber = Caller { point: &point, worker, control };
-    match poller_of(worker, control)? {
-        Some(poller) => poll_by_epoll(&fiber, &poller, fd, direction),
-        None => match poll_at_ring(&fiber, fd.as_raw_fd(), direction, why(direction), u64::MAX)? {
+        if poll_until(fd.as_raw_fd(), direction, 0)? != 0 {
+            return Ok(());
+        }
+    }
+}
+
+fn poll_as_fiber(fiber: &Caller<'_>, fd: BorrowedFd<'_>, direction: Direction) -> io::Result<()> {
+    match poller_of(fiber.worker, fiber.control)? {
+        Some(poller) => poll_by_epoll(fiber, &poller, fd, direction),
+        None => match poll_at_ring(fiber, fd.as_raw_fd(), direction, why(direction), u64::MAX)? {
             told if told & (poll_bits(direction) | libc::POLLERR | libc::POLLHUP) != 0 => Ok(()),
-            _ => poll_by_epoll(&fiber, &roam_of(worker)?, fd, direction),
+            _ => poll_by_epoll(fiber, &roam_of(fiber.worker)?, fd, direction),
         },
     }
 }
@@ -752,4 +818,79 @@ fn poll_by_epoll(fiber: &Caller<'_>, poller: &Poller, fd: BorrowedFd<'_>, direct
     // SAFETY: takes the duplicate out of the instance; the original keeps the file open, so closing would not.
     unsafe { libc::epoll_ctl(poller.epoll, libc::EPOLL_CTL_DEL, own.as_raw_fd(), std::ptr::null_mut()) };
     ended
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::event::source::Io;
+    use crate::rt::runtime::Runtime;
+
+    /// A socket with an error in its queue (`IP_RECVERR`) that nobody takes: poll tells of it for ever.
+    fn with_error_queue() -> Descriptor<UdpSocket> {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let on: libc::c_int = 1;
+        // SAFETY: the number outlives the call.
+        let set = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_IP,
+                libc::IP_RECVERR,
+                (&raw const on).cast(),
+                size_of_val(&on) as libc::socklen_t,
+            )
+        };
+        assert_eq!(set, 0);
+        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        socket.send_to(b"x", nobody).unwrap();
+        assert_ne!(poll_until(socket.as_raw_fd(), Direction::Read, u64::MAX).unwrap() & libc::POLLERR, 0);
+        // The error itself is told once; that it is in the queue is not.
+        assert_eq!(socket.take_error().unwrap().unwrap().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(poll_until(socket.as_raw_fd(), Direction::Read, 0).unwrap(), libc::POLLERR);
+        Descriptor::new(socket).unwrap()
+    }
+
+    /// Counted in tries: one before the wait, one for what poll tells of that is nothing, one for each thing that the edge-triggered instance tells of. One that spins tries tens of thousands of times.
+    #[test]
+    fn an_error_queue_that_nobody_reads_makes_nobody_spin() {
+        let wait = || {
+            let descriptor = with_error_queue();
+            let tries = AtomicUsize::new(0);
+            let receive = || {
+                let call = |socket: &UdpSocket| {
+                    tries.fetch_add(1, Relaxed);
+                    socket.recv(&mut [0; 8])
+                };
+                perform(&descriptor, Try(Direction::Read, call))
+            };
+            descriptor.set_timeout(Direction::Read, Some(Duration::from_millis(50))).unwrap();
+            assert_eq!(receive().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            let used = tries.load(Relaxed);
+            assert!(used < 10, "{used} tries in one wait");
+
+            // And what comes is found.
+            descriptor.set_timeout(Direction::Read, None).unwrap();
+            let (to, sender) = (descriptor.socket().local_addr().unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+            std::thread::scope(|s| {
+                for _ in 0..20 {
+                    let before = tries.load(Relaxed);
+                    let (sender, tries) = (&sender, &tries);
+                    s.spawn(move || {
+                        while tries.load(Relaxed) == before {
+                            std::thread::yield_now();
+                        }
+                        sender.send_to(b"abc", to).unwrap();
+                    });
+                    assert_eq!(receive().unwrap(), 3);
+                }
+            });
+        };
+        for io in [Io::Uring, Io::Epoll] {
+            Runtime::builder().workers(1).io(io).build().unwrap().run(wait);
+        }
+        wait();
+    }
 }

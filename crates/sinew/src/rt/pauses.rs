@@ -1,10 +1,10 @@
-//! Pauses between tries, where nothing tells when the next one is worth it.
+//! Pauses between tries, where nothing tells when the next one is worth it; and what is short meanwhile.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::wait::sleep_until_ns;
-use crate::event::source::is_shortage;
 use crate::os::clock;
 
 /// How long the first pause is, and the longest: each is twice the one before. Arbitrary: what takes long may take a little longer, and a hundred tries a second cost next to nothing.
@@ -33,20 +33,40 @@ impl Pauses {
     /// As every cancel point.
     #[track_caller]
     pub(crate) fn pause(&mut self) -> io::Result<()> {
-        sleep_until_ns(clock::deadline_ns(self.next))?;
+        self.pause_until(u64::MAX)
+    }
+
+    /// Waits a little, at most until `deadline_ns`.
+    ///
+    /// # Errors
+    /// As every cancel point.
+    #[track_caller]
+    pub(crate) fn pause_until(&mut self, deadline_ns: u64) -> io::Result<()> {
+        sleep_until_ns(clock::deadline_ns(self.next).min(deadline_ns))?;
         self.next = (self.next * 2).min(self.longest);
         Ok(())
     }
+}
 
-    /// Waits a little where a wait of the caller's could not begin for want of descriptors (`EMFILE`, `ENFILE`): then it is to look for itself. Passes all else on.
-    ///
-    /// # Errors
-    /// As every cancel point; and what it was given.
-    #[track_caller]
-    pub(crate) fn instead(&mut self, waited: io::Result<()>) -> io::Result<()> {
-        match waited {
-            Err(error) if is_shortage(&error) => self.pause(),
-            waited => waited,
-        }
+/// Something that is short for a while, and of which its users are told once.
+pub(crate) struct Shortage {
+    /// When it was last met; zero before the first time.
+    met_ns: AtomicU64,
+}
+
+/// One that nobody has met for so long is over. Arbitrary.
+const OVER_NS: u64 = 10_000_000_000;
+
+impl Shortage {
+    pub(crate) const fn new() -> Self {
+        Self { met_ns: AtomicU64::new(0) }
+    }
+
+    /// Notes that it was met; whether it is a new one, to be told of.
+    #[must_use]
+    pub(crate) fn is_news(&self) -> bool {
+        let now_ns = clock::now_ns();
+        let met_ns = self.met_ns.swap(now_ns, Relaxed);
+        met_ns == 0 || now_ns.saturating_sub(met_ns) >= OVER_NS
     }
 }

@@ -27,7 +27,6 @@ use come::Come;
 use signal_hook_registry::{FORBIDDEN, SigId, register, unregister};
 
 use crate::rt::io::{Interest, poll};
-use crate::rt::pauses::Pauses;
 use crate::rt::wait::enter_cancel_point;
 
 /// The largest number of a signal.
@@ -116,13 +115,11 @@ impl Signals {
     #[track_caller]
     pub fn wait(&self) -> io::Result<Signal> {
         enter_cancel_point()?;
-        let mut pauses = Pauses::new();
         loop {
             if let Some(number) = self.come.take() {
                 return Ok(Signal(number));
             }
-            // Without a descriptor to wait with it looks from time to time.
-            pauses.instead(poll(&self.come.bell, Interest::Readable))?;
+            poll(&self.come.bell, Interest::Readable)?;
             self.come.bell.hush();
         }
     }

@@ -365,7 +365,7 @@ impl Control {
         Class::numbered(self.nature.get() & ((1 << KIND_SHIFT) - 1))
     }
 
-    /// Whether its verdict is another than to run. The one look for the many that are not.
+    /// Whether its verdict is another than to run: one look, for the many whose it is not.
     #[inline]
     pub(crate) fn is_condemned(&self) -> bool {
         self.marks.get() & VERDICT << VERDICT_SHIFT != 0

@@ -291,7 +291,7 @@ fn shut_down() -> io::Error {
     io::Error::other("no new fibers: the runtime is being shut down")
 }
 
-/// Why no fiber is made, whatever it is.
+/// Why no fiber is made any more.
 #[cold]
 fn refused() -> io::Error {
     if fork::is_child() { io::Error::other(fork::REFUSAL) } else { shut_down() }

@@ -9,6 +9,9 @@
 //! subtraction.
 
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use std::{env, fs, thread};
 
@@ -39,16 +42,20 @@ fn unpark_by_fiber(times: u64) {
     }
 }
 
-/// The thread sleeps for so long that the worker does, too.
+/// The thread sleeps for so long that the worker does, too. The fiber counts, since two unparks in a row may be one.
 fn unpark_by_thread(times: u64) {
-    let parked = sinew::current();
+    let (parked, rounds) = (sinew::current(), Arc::new(AtomicU64::new(0)));
+    let seen = Arc::clone(&rounds);
     let waker = thread::spawn(move || {
-        for _ in 0..times {
+        while seen.load(Relaxed) < times {
             thread::sleep(Duration::from_millis(1));
             parked.unpark();
         }
     });
-    (0..times).for_each(|_| park());
+    for _ in 0..times {
+        park();
+        rounds.fetch_add(1, Relaxed);
+    }
     waker.join().expect("it only sleeps and wakes");
 }
 

@@ -66,11 +66,17 @@ impl<T, const N: usize> Deque<T, N> {
     #[inline]
     pub(crate) fn pop(&self) -> *mut T {
         let newest = self.newest.load(Relaxed);
-        // `oldest` only grows: seen empty, it is empty.
-        if self.oldest.load(Relaxed) == newest {
-            return ptr::null_mut();
-        }
         let last = newest.wrapping_sub(1);
+        match newest.wrapping_sub(self.oldest.load(Relaxed)) {
+            // `oldest` only grows: seen empty, it is empty.
+            0 => return ptr::null_mut(),
+            // The last one is taken as a thief would, from the other end: the exchange alone decides, so nothing has to be fenced.
+            1 => {
+                let won = self.oldest.compare_exchange(last, newest, AcqRel, Relaxed).is_ok();
+                return if won { self.slots[last % N].load(Relaxed) } else { ptr::null_mut() };
+            }
+            _ => {}
+        }
         // FENCED, here and below: by the fence in `push`.
         self.newest.store(last, FENCED);
         // SeqCst: meets the fence in `steal`, see the head of the file.

@@ -26,7 +26,7 @@ impl Timers {
 
     /// The moment to look again; `u64::MAX` if nothing is armed.
     pub(crate) fn next_ns(&self) -> u64 {
-        self.wheel.next_deadline_ns()
+        if self.armed() == 0 { u64::MAX } else { self.wheel.next_deadline_ns() }
     }
 
     /// Ends, at `deadline_ns`, the wait of the fiber that `entry` was made for.

@@ -314,8 +314,8 @@ impl Control {
         self.marks.set(if kind == Kind::Mover { MOVES } else { 0 });
         // Spread over fibers that live for one wake only: every place gets its turn as it is used again.
         self.sample.set((self.index.wrapping_add(self.references.version()) % u32::from(SAMPLE_EVERY)) as u8 + 1);
-        // SAFETY: the block is the caller's alone.
-        unsafe { *self.name.get() = name.map(Box::new) };
+        // SAFETY: the block is the caller's alone, and one from the pool has no name.
+        unsafe { self.name.get().write(name.map(Box::new)) };
         self.references.occupy(references);
     }
 
@@ -355,16 +355,20 @@ impl Control {
 
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
-        match self.nature.get() >> KIND_SHIFT {
-            0 => Kind::Fiber,
-            1 => Kind::Mover,
-            _ => Kind::Thread,
-        }
+        // A table, since it is read at every wake: a `match` is nine instructions.
+        const KINDS: [Kind; 4] = [Kind::Fiber, Kind::Mover, Kind::Thread, Kind::Thread];
+        KINDS[(self.nature.get() >> KIND_SHIFT) as usize]
     }
 
     #[inline]
     pub(crate) fn class(&self) -> Class {
         Class::numbered(self.nature.get() & ((1 << KIND_SHIFT) - 1))
+    }
+
+    /// Whether its verdict is another than to run: one look, for the many whose it is not.
+    #[inline]
+    pub(crate) fn is_condemned(&self) -> bool {
+        self.marks.get() & VERDICT << VERDICT_SHIFT != 0
     }
 
     pub(crate) fn verdict(&self) -> Verdict {
@@ -386,11 +390,10 @@ impl Control {
     }
 
     /// The size of the stack it is on: the one it asked for, unless it is ended on one of the reserve.
+    #[inline]
     fn stack_class(&self) -> Class {
-        match self.verdict() {
-            Verdict::Run | Verdict::ShutDown => self.class(),
-            Verdict::NoStack | Verdict::ShutDownInReserve => stack::RESERVE,
-        }
+        let in_reserve = self.is_condemned() && matches!(self.verdict(), Verdict::NoStack | Verdict::ShutDownInReserve);
+        if in_reserve { stack::RESERVE } else { self.class() }
     }
 
     /// Ends the wait under way for `cause`, if this call comes first.
@@ -568,8 +571,14 @@ impl Control {
         let left = self.sample.get().wrapping_sub(1);
         self.sample.set(left);
         if left == 0 {
-            self.ready_ns.set(clock::now_ns());
+            self.note_ready_time();
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_ready_time(&self) {
+        self.ready_ns.set(clock::now_ns());
     }
 
     /// Nanoseconds since it became ready, if this wake is timed. By its worker, as it runs it.

@@ -378,8 +378,8 @@ const AHEAD_LINES: usize = 8;
 /// One worker's stacks.
 pub(crate) struct Cache {
     classes: [Row; CLASSES],
-    /// A class may hold more than `CACHE_MAX`.
-    over: bool,
+    /// No class has held more idle stacks since they were last shared.
+    most: usize,
 }
 
 #[derive(Default)]
@@ -394,7 +394,7 @@ struct Row {
 
 impl Cache {
     pub(crate) fn new() -> Self {
-        Self { classes: Default::default(), over: false }
+        Self { classes: Default::default(), most: 0 }
     }
 
     /// A stack of this class: the warmest there is, else a new one.
@@ -417,15 +417,16 @@ impl Cache {
         let row = &mut self.classes[class.index()];
         if depot().refill(class, &mut row.idle) {
             row.cold = row.idle.len();
+            self.most = self.most.max(row.idle.len());
             return self.take(class);
         }
         let stack = row.carve_next(class);
         stack.map_err(|error| NoStack { error, stacks: depot().carved(), guard: memory::guard_kind() })
     }
 
-    /// Most idle stacks of any class.
-    pub(crate) fn idle(&self) -> usize {
-        self.classes.iter().map(|row| row.idle.len()).max().unwrap_or(0)
+    /// At least as many as the idle stacks of any class.
+    pub(crate) fn idle_at_most(&self) -> usize {
+        self.most
     }
 
     /// Takes a stack back. It stays with this worker until [`Cache::settle`] (I2).
@@ -433,14 +434,19 @@ impl Cache {
     pub(crate) fn give(&mut self, stack: Stack) {
         let row = &mut self.classes[stack.class.index()];
         row.idle.push(stack.bottom);
-        row.cold = row.cold.max(row.idle.len().saturating_sub(AHEAD));
-        self.over |= row.idle.len() > CACHE_MAX;
+        let idle = row.idle.len();
+        if idle > row.cold + AHEAD {
+            row.cold = idle - AHEAD;
+        }
+        if idle > self.most {
+            self.most = idle;
+        }
     }
 
     /// Hands surplus to the depot. Only from the worker's own thread stack (I2).
     #[inline]
     pub(crate) fn settle(&mut self) {
-        if self.over {
+        if self.most > CACHE_MAX {
             self.share(CACHE_MAX - BATCH);
         }
     }
@@ -448,7 +454,7 @@ impl Cache {
     /// Hands all but `keep` stacks of each class to the depot, coldest first.
     #[cold]
     pub(crate) fn share(&mut self, keep: usize) {
-        self.over = false;
+        self.most = self.most.min(keep);
         for (class, row) in self.classes.iter_mut().enumerate() {
             let surplus = row.idle.len().saturating_sub(keep);
             if surplus > 0 {

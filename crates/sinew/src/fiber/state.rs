@@ -62,8 +62,14 @@ const WOKEN: u32 = 1 << 10;
 const LEFT: u32 = 1 << 11;
 /// Of a fiber that may move: whoever ended its wait wants it made ready.
 const CALLED: u32 = 1 << 12;
+/// How far a token is above the bit that says that such a one ends the wait.
+const TOKEN_SHIFT: u32 = 1;
+const _: () = assert!(PARK << TOKEN_SHIFT == TOKEN && POLL << TOKEN_SHIFT == WOKEN);
 /// What goes when a wait is ended.
 const OF_WAIT: u32 = PHASE | PARK | POLL | CUT;
+
+/// What the end of a wait may have left.
+const OF_END: u32 = TIMED_OUT | CUT_SHORT | LEFT | CALLED;
 
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +92,9 @@ impl Ends {
     pub(crate) const BY_WAKER: Ends = Ends(POLL);
 
     /// What, left before, makes the wait needless.
+    #[inline]
     fn token(self) -> u32 {
-        (if self.0 & PARK != 0 { TOKEN } else { 0 }) | (if self.0 & POLL != 0 { WOKEN } else { 0 })
+        (self.0 & (PARK | POLL)) << TOKEN_SHIFT
     }
 
     /// A cancel too.
@@ -149,7 +156,17 @@ impl State {
     /// Begins a wait that others than a `claim` may end too. By the fiber itself.
     #[inline]
     pub(crate) fn begin(&self, ends: Ends) -> Begin {
-        let mut now = self.0.load(Relaxed);
+        let now = self.0.load(Relaxed);
+        // AcqRel: as in `begin_in`.
+        if now == RUNNING && self.0.compare_exchange(RUNNING, WAITING | ends.0, AcqRel, Relaxed).is_ok() {
+            return Begin::Wait;
+        }
+        self.begin_in(now, ends)
+    }
+
+    /// As `begin`, where others have left something, seen as `now`.
+    #[cold]
+    fn begin_in(&self, mut now: u32, ends: Ends) -> Begin {
         loop {
             debug_assert_eq!(now & PHASE, RUNNING, "began to wait in {:?}", Snapshot(now));
             let (next, done) = if now & CANCELLED != 0 && ends.0 & CUT != 0 {
@@ -274,9 +291,17 @@ impl State {
     /// Back to running, with the reason. By the fiber itself, once somebody has made it NOTIFIED.
     #[inline]
     pub(crate) fn end_wait(&self) -> Cause {
-        // Acquire: meets the Release in `claim`, `wake` and `cancel`.
-        let before = self.0.fetch_and(!(PHASE | TIMED_OUT | CUT_SHORT | LEFT | CALLED), Acquire);
+        // Acquire: meets the Release in `claim`, `wake` and `cancel`. A subtraction, since only the fiber leaves NOTIFIED (I1): most CPUs give back what was there
+        // before, and an `and` there is a loop.
+        let before = self.0.fetch_sub(NOTIFIED - RUNNING, Acquire);
         debug_assert_eq!(before & PHASE, NOTIFIED, "resumed in {:?}", Snapshot(before));
+        if before & OF_END == 0 { Cause::Woken } else { self.clear_end(before) }
+    }
+
+    /// Takes away what the end of a wait has left, seen as `before`: nobody else looks at it while the fiber runs.
+    #[cold]
+    fn clear_end(&self, before: u32) -> Cause {
+        self.0.fetch_and(!OF_END, Relaxed);
         match before & (TIMED_OUT | CUT_SHORT) {
             0 => Cause::Woken,
             TIMED_OUT => Cause::TimedOut,

@@ -10,7 +10,7 @@ use std::mem::{align_of, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::join::{Detach, Finish};
-use super::{Control, INLINE_BYTES, Verdict, Watcher};
+use super::{Control, INLINE_BYTES, Verdict};
 use crate::fiber::stack::NoStack;
 use crate::os::memory::Guard;
 
@@ -26,11 +26,15 @@ pub(crate) struct Table {
 }
 
 /// What the end of a fiber owes.
-pub(crate) struct Ended {
-    /// To be woken.
-    pub(crate) watcher: Option<Watcher>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Ended {
+    /// Nothing.
+    Unseen,
+    /// The watcher is to be woken; its field is the caller's.
+    Watched,
     /// The fiber panicked and nobody will ask for the payload, nor a scope tell of it.
-    pub(crate) lost_panic: bool,
+    InLostPanic,
 }
 
 /// The payload of [`join`](crate::JoinHandle::join) for a fiber that ended without having run.
@@ -119,6 +123,7 @@ impl Control {
     ///
     /// # Safety
     /// By the one handle of the fiber, which has no watcher set; the outcome has type `T` and was not taken.
+    #[inline(never)]
     pub(crate) unsafe fn detach<T>(&self) {
         match self.join.detach() {
             Detach::Left => {}
@@ -188,25 +193,25 @@ fn fail<T>(outcome: Outcome<T>, panic: Box<dyn Any + Send>) -> Outcome<T> {
 /// Stores the outcome for the handle, or drops it here if there is none.
 unsafe fn finish<T>(control: &Control, outcome: Outcome<T>) -> Ended {
     let failed = outcome.is_err();
-    if let Some(tally) = control.tally().filter(|_| failed) {
+    if failed && let Some(tally) = control.tally() {
         tally.panicked();
     }
+    let lost = if failed && !control.is_scoped() { Ended::InLostPanic } else { Ended::Unseen };
     if control.join.is_detached() {
         quietly(|| drop(outcome));
         let _ = control.join.finish();
-        return Ended { watcher: None, lost_panic: failed && !control.is_scoped() };
+        return lost;
     }
     // SAFETY: the slot is free, and the outcome still the fiber's.
     unsafe { put(control, outcome) };
     match control.join.finish() {
-        Finish::Kept => Ended { watcher: None, lost_panic: false },
-        // SAFETY: `finish` made the watcher field ours.
-        Finish::WakeWatcher => Ended { watcher: Some(unsafe { control.take_watcher() }), lost_panic: false },
+        Finish::Kept => Ended::Unseen,
+        Finish::WakeWatcher => Ended::Watched,
         Finish::DropOutcome => {
             // SAFETY: `finish` said that nobody will take it; it was put there a moment ago.
             let outcome = unsafe { control.take_outcome::<T>() };
             quietly(|| drop(outcome));
-            Ended { watcher: None, lost_panic: failed && !control.is_scoped() }
+            lost
         }
     }
 }

@@ -234,6 +234,7 @@ impl GroupMetrics {
             let (tried, won) = &group.thefts[from];
             Theft { from, tried: tried.load(Relaxed), won: won.load(Relaxed) }
         };
+        let mail_wakes = group.seats().iter().map(|seat| seat.mail_wakes.load(Relaxed)).sum::<u64>();
         Self {
             background: group.settings.background,
             node: group.settings.node,
@@ -243,7 +244,7 @@ impl GroupMetrics {
             starved: group.starved(),
             overflowed: sum(|own| &own.overflowed),
             wakes_by_spinner: group.spinner_wakes.load(Relaxed) + sum(|own| &own.spinner_wakes),
-            wakes_by_sleeper: group.sleeper_wakes.load(Relaxed) + sum(|own| &own.sleeper_wakes) + sum(|own| &own.mail_wakes),
+            wakes_by_sleeper: group.sleeper_wakes.load(Relaxed) + sum(|own| &own.sleeper_wakes) + mail_wakes,
             wakes_by_nobody: group.unserved.load(Relaxed) + sum(|own| &own.unserved),
             spinning: group.idle.spinning().bits(),
             sleeping: group.idle.sleeping().bits(),
@@ -268,7 +269,7 @@ impl WorkerMetrics {
             overflowed: seat.counters.overflowed.load(Relaxed),
             wakes_by_spinner: seat.counters.spinner_wakes.load(Relaxed),
             wakes_by_sleeper: seat.counters.sleeper_wakes.load(Relaxed),
-            woken_for_its_own: seat.counters.mail_wakes.load(Relaxed),
+            woken_for_its_own: seat.mail_wakes.load(Relaxed),
             wakes_by_nobody: seat.counters.unserved.load(Relaxed),
             thefts: seat.counters.thefts.load(Relaxed),
             steals: seat.counters.steals.load(Relaxed),

@@ -83,7 +83,16 @@ impl Group {
     }
 
     /// The group of this runtime that is meant, by a caller who is at `worker`, if that is of this runtime.
+    #[inline]
     fn find<'a>(self, groups: &'a Groups, worker: Option<&'a Worker>) -> io::Result<&'a sched::Group> {
+        match (self.0, worker) {
+            (Place::Nearest, Some(worker)) => Ok(worker.group()),
+            _ => self.find_elsewhere(groups),
+        }
+    }
+
+    #[cold]
+    fn find_elsewhere(self, groups: &Groups) -> io::Result<&sched::Group> {
         let background = groups.all.len() - groups.foreground;
         let refuse = |kind: &str, number: usize, count: usize| {
             let text =
@@ -91,7 +100,7 @@ impl Group {
             Err(io::Error::new(io::ErrorKind::InvalidInput, text))
         };
         match self.0 {
-            Place::Nearest => Ok(worker.map_or_else(|| groups.nearest(), Worker::group)),
+            Place::Nearest => Ok(groups.nearest()),
             Place::Any => Ok(groups.any(None)),
             Place::Foreground(number) if number < groups.foreground => Ok(&groups.all[number]),
             Place::Background(number) if number < background => Ok(&groups.all[groups.foreground + number]),
@@ -121,10 +130,11 @@ pub(crate) struct Family {
     pub(crate) root: *const Frame,
 }
 
-/// Makes a fiber of a runtime and queues it.
+/// Makes a fiber of a runtime and queues it. Inlined, as all on this way that has types: of the settings most are constants, and that is a fifth of the whole.
 ///
 /// # Safety
 /// All that `F` and `T` borrow outlives the fiber: it is `'static`, or the caller does not return before the fiber has ended.
+#[inline]
 pub(crate) unsafe fn launch<F, T>(
     groups: &Arc<Groups>,
     settings: Settings,
@@ -141,10 +151,31 @@ where
     unsafe { launch_with(groups, settings, inherited, site, closure) }
 }
 
+/// As [`launch`], in the current runtime.
+#[inline]
+fn launch_here<F, T>(settings: Settings, site: &'static Location<'static>, f: F) -> io::Result<JoinHandle<T>>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    let default;
+    let groups = match here() {
+        // Without a count of owners: a fiber keeps its runtime.
+        Some(worker) => worker.groups(),
+        None => {
+            default = current_groups()?;
+            &default
+        }
+    };
+    // SAFETY: `F` and `T` are `'static`.
+    unsafe { launch(groups, settings, site, f) }.map(JoinHandle)
+}
+
 /// As [`launch`], with these locals.
 ///
 /// # Safety
 /// As [`launch`].
+#[inline]
 unsafe fn launch_with<F, T>(
     groups: &Arc<Groups>,
     settings: Settings,
@@ -158,7 +189,8 @@ where
 {
     // SAFETY: the caller's promise; on failure the fiber was never queued and is taken apart again.
     unsafe {
-        let worker = here().filter(|worker| Arc::ptr_eq(worker.groups(), groups));
+        let this = here();
+        let worker = this.filter(|worker| Arc::ptr_eq(worker.groups(), groups));
         let group = settings.place.find(groups, worker)?;
         let (launch, quiet) = (settings.launch, settings.quiet);
         let worker = worker.filter(|worker| std::ptr::eq(worker.group(), group));
@@ -166,7 +198,7 @@ where
         if urgent.is_some() {
             refuse_in_region();
         }
-        let control = make(group, settings, inherited, site, closure)?;
+        let control = make(this, group, settings, inherited, site, closure)?;
         let handle = Handle::new(control);
         let queued = match (urgent, worker) {
             (Some((worker, me)), _) => {
@@ -187,11 +219,13 @@ where
     }
 }
 
-/// Makes an unstarted fiber that nobody knows of yet. One reference is the runtime's, one for the handle.
+/// Makes an unstarted fiber that nobody knows of yet, with a block of `worker`, whose thread this is, if it is one. One reference is the runtime's, one for the handle.
 ///
 /// # Safety
 /// As [`launch`].
+#[inline]
 unsafe fn make<F, T>(
+    worker: Option<&Worker>,
     group: &sched::Group,
     settings: Settings,
     inherited: Inherited,
@@ -202,15 +236,12 @@ where
     F: FnOnce() -> T + Send,
     T: Send,
 {
-    if fork::is_child() {
-        return Err(io::Error::other(fork::REFUSAL));
+    if fork::is_child() || group.is_stopping() {
+        return Err(refused());
     }
-    if group.is_stopping() {
-        return Err(shut_down());
-    }
-    let block = new_block(here());
+    let block = new_block(worker);
     if block.is_null() {
-        return Err(io::Error::new(io::ErrorKind::OutOfMemory, "no control block for a new fiber: out of memory, or 67 million are alive"));
+        return Err(no_block());
     }
     let class = settings.class.unwrap_or(group.settings.class);
     let kind = if settings.moves || group.settings.migrates { Kind::Mover } else { Kind::Fiber };
@@ -223,10 +254,10 @@ where
         if settings.pinned {
             control.set_pinned();
         }
-        if let Some(tally) = control.tally() {
-            tally.enter();
-        }
         if let Some(family) = settings.family {
+            if let Some(tally) = control.tally() {
+                tally.enter();
+            }
             (*family.frame).enroll(&*family.owner, control);
         }
         control.load(closure);
@@ -239,6 +270,7 @@ where
 ///
 /// # Safety
 /// `make` made it with a closure of type `F`, and nobody but its handle knows of it.
+#[cold]
 unsafe fn unmake<F>(control: *const Control) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -257,6 +289,17 @@ unsafe fn unmake<F>(control: *const Control) {
 
 fn shut_down() -> io::Error {
     io::Error::other("no new fibers: the runtime is being shut down")
+}
+
+/// Why no fiber is made any more.
+#[cold]
+fn refused() -> io::Error {
+    if fork::is_child() { io::Error::other(fork::REFUSAL) } else { shut_down() }
+}
+
+#[cold]
+fn no_block() -> io::Error {
+    io::Error::new(io::ErrorKind::OutOfMemory, "no control block for a new fiber: out of memory, or 67 million are alive")
 }
 
 /// How a handle stands to the outcome.
@@ -289,61 +332,47 @@ impl<T> Handle<T> {
         self.fiber.control().join.is_done()
     }
 
+    #[inline]
     #[track_caller]
-    pub(crate) fn join(self) -> Result<T, Box<dyn Any + Send>> {
+    pub(crate) fn join(mut self) -> Result<T, Box<dyn Any + Send>> {
         fork::refuse();
-        if self.is_finished() { self.take() } else { self.join_as(&Me::to_wait()) }
+        self.unwatch();
+        if !self.is_finished() {
+            wait_here(self.fiber.control());
+        }
+        self.take()
     }
 
     /// As `join`; cannot fail for want of a control block for the caller, nor because it must not suspend.
     pub(crate) fn join_as(mut self, me: &Me) -> Result<T, Box<dyn Any + Send>> {
         self.unwatch();
-        self.wait(me);
+        wait_for(self.fiber.control(), me);
         self.take()
     }
 
+    #[inline]
     fn take(mut self) -> Result<T, Box<dyn Any + Send>> {
         assert!(self.claim != Claim::Taken, "a JoinHandle was joined after it had given its outcome to a poll");
-        self.unwatch();
         self.claim = Claim::Taken;
         // SAFETY: the fiber is done, the outcome is this handle's and was not taken before.
         unsafe { self.fiber.control().take_outcome() }
     }
 
-    fn wait(&self, me: &Me) {
-        let control = self.fiber.control();
-        if control.join.is_done() {
-            return;
-        }
-        // SAFETY: the fiber is not watched, so the field is this handle's (`join.rs`, I1).
-        unsafe { control.put_watcher(Watcher::Waiter(me.control())) };
-        me.control().note_why(Why::join(control));
-        me.control().state.begin_wait();
-        if control.join.watch() {
-            // SAFETY: the wait was begun above; the finisher ends it.
-            unsafe {
-                match me {
-                    Me::Fiber(worker, waiter) if !waiter.may_move() => worker.suspend_for(waiter, control),
-                    // It may have moved since it decided to wait: in the `clone` of what a child inherits, say.
-                    Me::Fiber(..) | Me::Thread(_) => me.wait(u64::MAX),
-                };
-            }
-        } else {
-            me.abandon_wait();
-            // SAFETY: it was not published, so it is still this handle's.
-            drop(unsafe { control.take_watcher() });
+    /// Takes a waker back that an earlier poll left.
+    #[inline]
+    fn unwatch(&mut self) {
+        if self.claim == Claim::Watching {
+            self.take_waker_back();
         }
     }
 
-    /// Takes a waker back that an earlier poll left.
-    fn unwatch(&mut self) {
-        if self.claim == Claim::Watching {
-            self.claim = Claim::Open;
-            let control = self.fiber.control();
-            if control.join.unwatch() {
-                // SAFETY: the field is this handle's again.
-                drop(unsafe { control.take_watcher() });
-            }
+    #[cold]
+    fn take_waker_back(&mut self) {
+        self.claim = Claim::Open;
+        let control = self.fiber.control();
+        if control.join.unwatch() {
+            // SAFETY: the field is this handle's again.
+            drop(unsafe { control.take_watcher() });
         }
     }
 
@@ -368,12 +397,45 @@ impl<T> Handle<T> {
 }
 
 impl<T> Drop for Handle<T> {
+    #[inline]
     fn drop(&mut self) {
         self.unwatch();
         if self.claim == Claim::Open {
             // SAFETY: this is the one handle, no watcher is set, and the outcome was not taken.
             unsafe { self.fiber.control().detach::<T>() };
         }
+    }
+}
+
+/// Waits until a fiber has ended. By its handle, which has left no waker there.
+///
+/// # Panics
+/// If the caller must not suspend.
+#[inline(never)]
+#[track_caller]
+fn wait_here(control: &Control) {
+    wait_for(control, &Me::to_wait());
+}
+
+/// As [`wait_here`], by who may suspend.
+#[inline]
+fn wait_for(control: &Control, me: &Me) {
+    // SAFETY: the fiber is not watched, so the field is its handle's (`join.rs`, I1).
+    unsafe { control.put_watcher(Watcher::Waiter(me.control())) };
+    me.begin_wait(Why::join(control));
+    if !control.join.watch() {
+        me.abandon_wait();
+        // SAFETY: it was not published, so it is still the handle's.
+        drop(unsafe { control.take_watcher() });
+        return;
+    }
+    // SAFETY: the wait was begun above; the finisher ends it.
+    unsafe {
+        match me {
+            Me::Fiber(worker, waiter) if !waiter.may_move() => worker.suspend_for(waiter, control),
+            // It may have moved since it decided to wait: in the `clone` of what a child inherits, say.
+            Me::Fiber(..) | Me::Thread(_) => me.wait(u64::MAX),
+        };
     }
 }
 
@@ -415,6 +477,7 @@ impl<T> JoinHandle<T> {
     /// let sum = sinew::spawn(|| 1 + 1);
     /// assert_eq!(sum.join().unwrap(), 2);
     /// ```
+    #[inline]
     #[track_caller]
     pub fn join(self) -> std::thread::Result<T> {
         self.0.join()
@@ -493,7 +556,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    Builder::new().spawn(f).unwrap_or_else(|error| panic!("sinew::spawn: {error}"))
+    launch_here(Settings::default(), Location::caller(), f).unwrap_or_else(|error| panic!("sinew::spawn: {error}"))
 }
 
 /// Starts many fibers at once: one claim of the queue and one wake call for all of them.
@@ -561,7 +624,7 @@ where
     let (batch, mut handles) = (List::new(), Vec::with_capacity(closures.len()));
     for (closure, inherited) in closures {
         // SAFETY: `F` and `T` are `'static`; the fiber is ours until the batch is queued, and the handle takes its reference.
-        match unsafe { make(group, settings.clone(), inherited, site, closure) } {
+        match unsafe { make(here(), group, settings.clone(), inherited, site, closure) } {
             // SAFETY: as above.
             Ok(control) => unsafe {
                 batch.push(std::ptr::from_ref(control).cast_mut());
@@ -601,7 +664,7 @@ where
     let site = Location::caller();
     // SAFETY: `F` is `'static`.
     let launch = |groups: &Arc<Groups>| unsafe { launch_with(groups, Settings::default(), Inherited::default(), site, f) };
-    // As in `Builder::spawn`.
+    // As in `launch_here`.
     match here() {
         Some(worker) => launch(worker.groups()),
         None => launch(&current_groups()?),
@@ -624,7 +687,7 @@ where
     let group = settings.place.find(groups, worker)?;
     // SAFETY: `F` is `'static`; a fiber that is not queued is taken apart again.
     unsafe {
-        make(group, settings, inherited, site, f).and_then(|control| {
+        make(here(), group, settings, inherited, site, f).and_then(|control| {
             drop(Handle::<()>::new(control));
             group.spawned_outside.fetch_add(1, Relaxed);
             if group.push(control, false) {
@@ -761,11 +824,7 @@ impl Builder {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        match here() {
-            // Without a count of owners: a fiber keeps its runtime.
-            Some(worker) => self.spawn_in(worker.groups(), f),
-            None => self.spawn_in(&current_groups()?, f),
-        }
+        launch_here(self.settings()?, Location::caller(), f)
     }
 
     /// Starts many fibers at once, all as described here, as [`spawn_batch`].

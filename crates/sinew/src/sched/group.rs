@@ -15,10 +15,11 @@
 
 use std::any::Any;
 use std::io;
+use std::mem::offset_of;
 use std::sync::atomic as plain;
 use std::sync::{Arc, OnceLock, Weak};
 
-use crate::base::atomic::{Acquire, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release, SeqCst, fence};
+use crate::base::atomic::{AS_IN_MEMORY, Acquire, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release, SeqCst, fence};
 use crate::base::deque::{Deque, Stolen};
 use crate::base::histogram::Histogram;
 use crate::base::inbox::{Inbox, Pushed};
@@ -59,8 +60,8 @@ pub(crate) struct Rest {
 const FOR_GOOD: u32 = 1;
 const AT_SOURCE: u32 = 2;
 
-/// What other threads touch of one worker.
-#[repr(align(128))]
+/// What other threads touch of one worker. In this order: all that a wake by another thread touches, on both sides, is in the first cache line.
+#[repr(C, align(128))]
 pub(crate) struct Seat {
     /// Settled fibers that other threads woke.
     inbox: Inbox<Control>,
@@ -71,18 +72,23 @@ pub(crate) struct Seat {
     rest: AtomicU32,
     /// When somebody last made the system call that wakes it.
     woken_ns: AtomicU64,
+    /// Times that others woke it, because a fiber of its own became ready. Written by those others, beside a system call.
+    pub(crate) mail_wakes: plain::AtomicU64,
     /// What wakes it when it sleeps in its source. It stays, as the seat does: a late ring must not go to a stranger.
     bell: OnceLock<Bell>,
+    pub(crate) counters: Counters,
     /// Unstarted fibers that this worker's fibers spawned.
     pub(crate) children: Deque<Control, CHILDREN_MAX>,
     /// Started fibers that may move, and are ready; the oldest goes first.
     pub(crate) moving: Deque<Control, CHILDREN_MAX>,
     /// The one that was woken here last: it runs next, here, unless a thief that finds nothing else takes it.
     pub(crate) next: AtomicPtr<Control>,
-    pub(crate) counters: Counters,
 }
 
+const _: () = assert!(!AS_IN_MEMORY || offset_of!(Seat, counters) == 64, "what a wake touches is one cache line");
+
 /// What a worker counts. Written by it alone, so a plain load and store will do; read by anybody. It orders nothing, so it is std's, which models do not look at: a step less of theirs for each count.
+#[repr(align(64))]
 pub(crate) struct Counters {
     /// Started fibers that have not ended.
     pub(crate) settled: plain::AtomicUsize,
@@ -98,8 +104,6 @@ pub(crate) struct Counters {
     /// Workers of its group that it claimed while they polled, and that it woke; announcements for which nobody was idle.
     pub(crate) spinner_wakes: plain::AtomicU64,
     pub(crate) sleeper_wakes: plain::AtomicU64,
-    /// Times that others woke it, because a fiber of its own became ready. Written by those others, beside a system call.
-    pub(crate) mail_wakes: plain::AtomicU64,
     pub(crate) unserved: plain::AtomicU64,
     /// Fibers that it moved to its group's queue, because its own was full.
     pub(crate) overflowed: plain::AtomicU64,
@@ -130,6 +134,7 @@ impl Drop for Group {
             debug_assert!(seat.moving.len() == 0 && seat.next.load(Relaxed).is_null(), "a seat was left with fibers that may move");
             seat.group.store(std::ptr::null_mut(), Relaxed);
             seat.slot.get_up();
+            seat.mail_wakes.store(0, Relaxed);
             seat.counters.reset();
         }
         VACANT.lock().extend(self.seats.iter());
@@ -156,7 +161,6 @@ impl Counters {
             thefts: zero(),
             spinner_wakes: zero(),
             sleeper_wakes: zero(),
-            mail_wakes: zero(),
             unserved: zero(),
             overflowed: zero(),
             unwinding_waits: zero(),
@@ -173,12 +177,12 @@ impl Counters {
 
     fn reset(&self) {
         let Self { settled, ready, spawned, ended, switches, sleeps, steals, thefts, unwinding_waits, .. } = self;
-        let Self { spinner_wakes, sleeper_wakes, mail_wakes, unserved, overflowed, .. } = self;
+        let Self { spinner_wakes, sleeper_wakes, unserved, overflowed, .. } = self;
         let Self { spun_ns, slept_ns, idle_since_ns, born_ns, latency, start_latency, wake_cost, .. } = self;
         [settled, ready].into_iter().for_each(|counter| counter.store(0, Relaxed));
         self.io.store(Io::Auto as u8, Relaxed);
         let counts = [spawned, ended, switches, sleeps, steals, thefts, unwinding_waits, spun_ns, slept_ns, idle_since_ns, born_ns];
-        let wakes = [spinner_wakes, sleeper_wakes, mail_wakes, unserved, overflowed];
+        let wakes = [spinner_wakes, sleeper_wakes, unserved, overflowed];
         counts.into_iter().chain(wakes).for_each(|counter| counter.store(0, Relaxed));
         [latency, start_latency, wake_cost].into_iter().for_each(Histogram::reset);
     }
@@ -211,11 +215,12 @@ impl Seat {
             slot: Slot::new(),
             rest: AtomicU32::new(0),
             woken_ns: AtomicU64::new(0),
+            mail_wakes: plain::AtomicU64::new(0),
             bell: OnceLock::new(),
+            counters: Counters::new(),
             children: Deque::new(),
             moving: Deque::new(),
             next: AtomicPtr::new(std::ptr::null_mut()),
-            counters: Counters::new(),
         }
     }
 
@@ -260,7 +265,7 @@ impl Seat {
     pub(crate) unsafe fn deliver(&self, control: *const Control) {
         // SAFETY: the caller's promise: nobody else has the fiber.
         if unsafe { self.inbox.push(control.cast_mut()) } == Pushed::First && self.slot.notify() {
-            self.counters.mail_wakes.fetch_add(1, Relaxed);
+            self.mail_wakes.fetch_add(1, Relaxed);
             self.get_up();
         }
     }

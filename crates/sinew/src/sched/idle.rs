@@ -76,10 +76,20 @@ impl Idle {
         !self.sleeping().is_empty() || !self.spinning().is_empty() || self.is_somebody_coming()
     }
 
-    /// Claims up to `wanted` workers for that many items just queued: spinners first, then the sleepers of the least `weight`.
+    /// Claims up to `wanted` workers for that many items just queued: spinners first, then the sleepers of the least `weight`. Most often nobody is idle, and that is all there is to it.
+    #[inline]
     pub(crate) fn claim(&self, wanted: usize, weight: impl Fn(usize) -> usize) -> Claimed {
         // SeqCst: meets the fence in `enter_sleep`.
         fence(SeqCst);
+        if self.spinning.get().is_empty() && self.sleeping.get().is_empty() {
+            return Claimed { spinners: 0, sleepers: Set::EMPTY };
+        }
+        self.claim_idle(wanted, weight)
+    }
+
+    /// As `claim`, after its fence.
+    #[cold]
+    fn claim_idle(&self, wanted: usize, weight: impl Fn(usize) -> usize) -> Claimed {
         let mut claimed = Claimed { spinners: 0, sleepers: Set::EMPTY };
         for worker in self.spinning.get().iter() {
             if claimed.spinners == wanted {

@@ -26,6 +26,7 @@ mod search;
 
 use std::cell::{Cell, UnsafeCell};
 use std::io;
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ use crate::fiber::hooks::{Region, When};
 use crate::fiber::stack::{self, Stack};
 use crate::fiber::state::Cause;
 use crate::fiber::switch::{FloatControl, leave_for_good, prepare, switch_keeping_float};
-use crate::fiber::task::{NeverRan, quietly};
+use crate::fiber::task::{Ended, NeverRan, quietly};
 use crate::fiber::{Claimed, Control, Kind, Verdict, Watcher, pool};
 use crate::os::{audit, clock, fork, futex};
 use crate::sched::cancel::cancel_all;
@@ -143,8 +144,9 @@ pub(crate) fn make_ready(claimed: Claimed) {
             }
             return;
         }
+        let worker = here();
         let home = (*control).home().cast::<Seat>();
-        match here() {
+        match worker {
             Some(worker) if ptr::eq(worker.seat(), home) => worker.ready.push(control.cast_mut()),
             _ => (*home).deliver(control),
         }
@@ -605,7 +607,7 @@ impl Worker {
 
     /// Nothing begins to run in a runtime that is being shut down.
     fn judge(&self, control: &Control) {
-        if self.group().is_stopping() && control.verdict() == Verdict::Run {
+        if self.group().is_stopping() && !control.is_condemned() {
             control.condemn(Verdict::ShutDown);
         }
     }
@@ -674,7 +676,6 @@ impl Worker {
             self.ready.push(ptr::from_ref(me).cast_mut());
             self.budget.set(self.budget.get() - 1);
             self.current.set(child);
-            self.note_running(child);
             self.go(me, child.sp());
         }
     }
@@ -811,9 +812,11 @@ impl Worker {
 
     /// Suspends `me` until whoever ends its wait has made it ready.
     ///
+    /// Not inlined, but all that it does is: one frame between a waiting call and the switch.
+    ///
     /// # Safety
     /// `me` is the running fiber, may suspend (`region`) and has begun a wait that somebody will end.
-    #[inline]
+    #[inline(never)]
     pub(crate) unsafe fn suspend(&self, me: &Control) -> Cause {
         if me.is_marked() {
             // SAFETY: the caller's promise.
@@ -852,11 +855,18 @@ impl Worker {
     ///
     /// # Safety
     /// As `suspend`.
+    #[inline]
     pub(crate) unsafe fn suspend_until(&self, me: &Control, deadline_ns: u64) -> Cause {
-        if deadline_ns == u64::MAX {
-            // SAFETY: the caller's promise.
-            return unsafe { self.suspend(me) };
-        }
+        // SAFETY: the caller's promise.
+        unsafe { if deadline_ns == u64::MAX { self.suspend(me) } else { self.suspend_timed(me, deadline_ns) } }
+    }
+
+    /// As `suspend_until`, with a deadline.
+    ///
+    /// # Safety
+    /// As `suspend`.
+    #[inline(never)]
+    unsafe fn suspend_timed(&self, me: &Control, deadline_ns: u64) -> Cause {
         if me.join.is_done() {
             // SAFETY: the caller's promise.
             return unsafe { self.suspend_ended_until(me, deadline_ns) };
@@ -902,7 +912,6 @@ impl Worker {
             if self.budget.get() != 0 && !me.is_marked() && self.seat().children.pop_if_newest(wanted) && self.start(child) {
                 self.budget.set(self.budget.get() - 1);
                 self.current.set(child);
-                self.note_running(child);
                 self.count_unwinding();
                 self.go(me, child.sp());
                 return me.state.end_wait();
@@ -912,7 +921,7 @@ impl Worker {
     }
 
     /// Goes from `me` to the next ready fiber, or to the loop.
-    #[inline]
+    #[inline(always)]
     unsafe fn leave(&self, me: &Control) {
         let to = self.hand_over();
         // SAFETY: the caller's promise; `hand_over` gave a place that nobody else goes on at.
@@ -921,7 +930,7 @@ impl Worker {
 
     #[inline(always)]
     unsafe fn go(&self, me: &Control, to: *mut u8) {
-        let frame = 0u8;
+        let frame = MaybeUninit::<u8>::uninit();
         me.note_depth(ptr::from_ref(&frame) as usize);
         if cfg!(debug_assertions) {
             audit::suspends(me, (ptr::from_ref(&frame) as usize).wrapping_sub(me.stack_bottom()));
@@ -967,7 +976,7 @@ impl Worker {
         // SAFETY: F4 - the stack goes to the next fiber in place, or to caches of this worker, which nobody else can take from
         // before this stack has been left (`stack.rs`, I2).
         let stack = unsafe { control.take_stack() };
-        let condemned = control.verdict() != Verdict::Run;
+        let condemned = control.is_condemned();
         control.leave_home();
         if control.release() {
             // SAFETY: the last reference is gone.
@@ -1055,21 +1064,16 @@ fn run_to_end(control: &Control) {
     // Now: who joins it may be gone, and with it the root that names the tally, as soon as the outcome is stored.
     let tally = control.tally();
     // SAFETY: F2 - the fiber is running; it is run or refused once.
-    let ended = unsafe {
-        match control.verdict() {
-            Verdict::Run => (table.run)(control),
-            Verdict::NoStack => (table.refuse)(control, here().expect("a fiber runs on a worker").group().starved_why()),
-            Verdict::ShutDown | Verdict::ShutDownInReserve => (table.refuse)(control, NeverRan::shut_down()),
-        }
-    };
-    if ended.lost_panic {
-        control.report_lost();
-    }
-    match ended.watcher {
-        // SAFETY: a watcher waits until it is claimed, so its block is alive.
-        Some(Watcher::Waiter(waiter)) => make_ready(unsafe { (*waiter).claim(Cause::Woken) }.expect("only the end wakes a joiner")),
-        Some(Watcher::Task(waker)) => quietly(|| waker.wake()),
-        None => {}
+    let ended = unsafe { if control.is_condemned() { refuse(control) } else { (table.run)(control) } };
+    match ended {
+        Ended::Unseen => {}
+        // SAFETY: `join` made the watcher field the fiber's (`join.rs`, I1).
+        Ended::Watched => match unsafe { control.take_watcher() } {
+            // SAFETY: a watcher waits until it is claimed, so its block is alive.
+            Watcher::Waiter(waiter) => make_ready(unsafe { (*waiter).claim(Cause::Woken) }.expect("only the end wakes a joiner")),
+            Watcher::Task(waker) => quietly(|| waker.wake()),
+        },
+        Ended::InLostPanic => control.report_lost(),
     }
     if let Some(tally) = tally {
         let owner = tally.owner();
@@ -1078,6 +1082,21 @@ fn run_to_end(control: &Control) {
             make_ready(unsafe { (*owner).claim(Cause::Woken) }.expect("only the last child wakes a scope"));
         }
     }
+}
+
+/// Ends a condemned fiber without having run it.
+///
+/// # Safety
+/// The fiber is running, and was neither run nor refused.
+#[cold]
+#[inline(never)]
+unsafe fn refuse(control: &Control) -> Ended {
+    let why = match control.verdict() {
+        Verdict::NoStack => here().expect("a fiber runs on a worker").group().starved_why(),
+        Verdict::Run | Verdict::ShutDown | Verdict::ShutDownInReserve => NeverRan::shut_down(),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { (control.table().refuse)(control, why) }
 }
 
 /// Whether it is `deadline_ns`; `u64::MAX` is never.

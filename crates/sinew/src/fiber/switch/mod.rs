@@ -5,7 +5,7 @@
 //!   returns; a backtrace ends there.
 //! - `switch(save, to)`: stores where this stack stands in `*save` and goes on at `to`, a place that `prepare` or an earlier `switch` gave. Returns
 //!   when somebody switches back. It is symmetric: fiber to fiber, fiber to worker, worker to fiber.
-//! - `FloatControl::{now, set, DEFAULT}`: rounding mode, exception masks.
+//! - `FloatControl::{save, set, DEFAULT}`: rounding mode, exception masks.
 //!
 //! x86_64 has its own dozen instructions; other CPUs, and x86_64 under `--cfg sinew_switch="corosensei"`, use corosensei. Both run the same tests.
 //! Under `--cfg sinew_sanitize=".."` a layer above the port tells ThreadSanitizer or AddressSanitizer of every change of stack (`sanitized.rs`); in other
@@ -26,6 +26,10 @@ mod arch;
 
 #[cfg(any(sinew_sanitize = "thread", sinew_sanitize = "address"))]
 mod sanitized;
+
+use std::mem::MaybeUninit;
+#[cfg(target_arch = "x86_64")]
+use std::mem::offset_of;
 
 #[cfg(not(any(sinew_sanitize = "thread", sinew_sanitize = "address")))]
 pub(crate) use arch::{prepare, switch};
@@ -49,10 +53,12 @@ pub(crate) type Root = unsafe extern "C" fn(arg: *mut u8) -> !;
 /// As [`switch`].
 #[inline(always)]
 pub(crate) unsafe fn switch_keeping_float(save: *mut *mut u8, to: *mut u8) {
-    let mine = FloatControl::now();
+    let mut mine = MaybeUninit::uninit();
+    FloatControl::save(&mut mine);
     // SAFETY: the caller's promise.
     unsafe { switch(save, to) };
-    mine.set();
+    // SAFETY: it was saved, on this stack, which nobody has touched since (law F2).
+    unsafe { mine.assume_init_ref() }.set();
 }
 
 /// Goes on at `to` and never comes back: nothing on this stack is used any more.
@@ -84,32 +90,33 @@ impl FloatControl {
     /// What a new thread has: round to nearest, all exceptions masked.
     pub(crate) const DEFAULT: Self = Self { mxcsr: 0x1f80, x87: 0x37f };
 
+    /// Writes what this CPU has to `place`: there, and not by value, since each copy is a store that the next load waits for.
     #[inline(always)]
-    pub(crate) fn now() -> Self {
-        let mut words = Self { mxcsr: 0, x87: 0 };
-        // SAFETY: both instructions only store to the two fields.
+    fn save(place: &mut MaybeUninit<Self>) {
+        // SAFETY: both instructions only store, each to its field.
         unsafe {
             std::arch::asm!(
-                "stmxcsr [{mxcsr}]",
-                "fnstcw [{x87}]",
-                mxcsr = in(reg) &mut words.mxcsr,
-                x87 = in(reg) &mut words.x87,
+                "stmxcsr [{place} + {mxcsr}]",
+                "fnstcw [{place} + {x87}]",
+                place = in(reg) place.as_mut_ptr(),
+                mxcsr = const offset_of!(Self, mxcsr),
+                x87 = const offset_of!(Self, x87),
                 options(nostack, preserves_flags),
             );
         }
-        words
     }
 
     #[inline(always)]
-    pub(crate) fn set(self) {
+    pub(crate) fn set(&self) {
         // SAFETY: the words are the default or were read on this CPU, so no reserved bit is set; they are this fiber's own.
         unsafe {
             std::arch::asm!(
-                "ldmxcsr [{mxcsr}]",
-                "fldcw [{x87}]",
-                mxcsr = in(reg) &self.mxcsr,
-                x87 = in(reg) &self.x87,
-                options(nostack, preserves_flags),
+                "ldmxcsr [{place} + {mxcsr}]",
+                "fldcw [{place} + {x87}]",
+                place = in(reg) self,
+                mxcsr = const offset_of!(Self, mxcsr),
+                x87 = const offset_of!(Self, x87),
+                options(nostack, preserves_flags, readonly),
             );
         }
     }
@@ -121,15 +128,15 @@ impl FloatControl {
     pub(crate) const DEFAULT: Self = Self { fpcr: 0 };
 
     #[inline(always)]
-    pub(crate) fn now() -> Self {
+    fn save(place: &mut MaybeUninit<Self>) {
         let fpcr;
         // SAFETY: reads a control register.
         unsafe { std::arch::asm!("mrs {}, fpcr", out(reg) fpcr, options(nomem, nostack, preserves_flags)) };
-        Self { fpcr }
+        place.write(Self { fpcr });
     }
 
     #[inline(always)]
-    pub(crate) fn set(self) {
+    pub(crate) fn set(&self) {
         // SAFETY: the word is the default or was read on this CPU; it is this fiber's own.
         unsafe { std::arch::asm!("msr fpcr, {}", in(reg) self.fpcr, options(nomem, nostack, preserves_flags)) };
     }
@@ -139,8 +146,8 @@ impl FloatControl {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 impl FloatControl {
     pub(crate) const DEFAULT: Self = Self {};
-    pub(crate) fn now() -> Self {
-        Self {}
+    fn save(place: &mut MaybeUninit<Self>) {
+        place.write(Self {});
     }
-    pub(crate) fn set(self) {}
+    pub(crate) fn set(&self) {}
 }

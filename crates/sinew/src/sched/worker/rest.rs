@@ -225,7 +225,7 @@ impl Worker {
     fn trim_when_due(&self) -> u64 {
         // SAFETY: I1, I2.
         let stacks = unsafe { &mut *self.stacks.get() };
-        if stack::depot().dirty() == 0 && stacks.idle() <= STACKS_KEPT {
+        if stack::depot().dirty() == 0 && stacks.idle_at_most() <= STACKS_KEPT {
             self.trim_ns.set(u64::MAX);
         } else if self.trim_ns.get() == u64::MAX {
             self.trim_ns.set(clock::now_ns() + TRIM_PERIOD_NS);

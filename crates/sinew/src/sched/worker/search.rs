@@ -119,7 +119,8 @@ impl Worker {
             return control;
         }
         self.moving_next.set(!self.moving_next.get());
-        if self.moving_next.get() {
+        // A theft has a fence: none where a look, of its owner's, sees nothing.
+        if self.moving_next.get() && self.seat.moving.len() != 0 {
             let control = steal_one(&self.seat.moving);
             if !control.is_null() {
                 return control;
@@ -149,6 +150,9 @@ impl Worker {
     }
 
     fn oldest_child(&self) -> *const Control {
+        if self.seat().children.len() == 0 {
+            return ptr::null();
+        }
         match self.seat().children.steal() {
             Stolen::Item(control) => control,
             Stolen::Empty | Stolen::Retry => ptr::null(),
@@ -196,10 +200,12 @@ impl Worker {
 
     /// The oldest of the group's queue; of a long queue this worker's share too, as children, which the others may steal. A shared queue gives one at a time: its order is the
     /// order in which they begin.
+    #[inline]
     fn take_of_group(&self) -> *const Control {
-        if self.group().queued() == 0 {
-            return ptr::null();
-        }
+        if self.group().queued() == 0 { ptr::null() } else { self.take_share() }
+    }
+
+    fn take_share(&self) -> *const Control {
         let share = List::new();
         let has_room = self.seat.children.len() == 0 && self.seat.moving.len() <= CHILDREN_MAX - TAKE_MAX;
         let takes_more = self.group().settings.queue == Queue::Stealing && has_room;

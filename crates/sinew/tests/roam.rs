@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream as Std;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{in_child, is_child, pair, poll_until};
 use sinew::io::Interest;
@@ -459,6 +459,68 @@ fn a_peer_that_is_always_ahead_does_not_hold_the_worker() {
             assert!(reads.count() < 1_000, "the other fiber did not run");
             other.join().unwrap();
         });
+        end(runtime);
+    }
+}
+
+/// Claim: a worker that was held by one of its fibers runs what waits at another that is held, before it goes on with its own for long. Counted in its turns: of others that are held it finds out by itself
+/// only after 128 rounds.
+#[test]
+fn who_was_held_relieves_another_that_is() {
+    for io in DRIVERS {
+        let runtime = described(2, io).build().unwrap();
+        let (near, _, reads) = reader(&runtime);
+        runtime.run(|| {
+            let (begun, calls, called, over) = <(Arc<AtomicUsize>, Arc<AtomicBool>, Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+            let (waiting, done) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+            let fibers: Vec<_> = (0..4)
+                .map(|_| {
+                    let (waiting, done) = (waiting.clone(), done.clone());
+                    sinew::spawn(move || {
+                        waiting.fetch_add(1, SeqCst);
+                        sinew::park();
+                        done.fetch_add(1, SeqCst);
+                    })
+                })
+                .collect();
+            let to_call: Vec<_> = fibers.iter().map(|fiber| fiber.fiber().clone()).collect();
+            let hog = sinew::spawn({
+                let (begun, calls, called, over) = (begun.clone(), calls.clone(), called.clone(), over.clone());
+                move || {
+                    begun.fetch_add(1, SeqCst);
+                    while !calls.load(SeqCst) {
+                        std::hint::spin_loop();
+                    }
+                    // They wait at this worker from now on, but for the last, which is in its slot.
+                    to_call.iter().for_each(sinew::Fiber::unpark);
+                    called.store(true, SeqCst);
+                    while !over.load(SeqCst) {
+                        std::hint::spin_loop();
+                    }
+                }
+            });
+            // The hog has one worker, and all others, which wait by then, have been on the other one.
+            while begun.load(SeqCst) != 1 || waiting.load(SeqCst) != 4 {
+                sinew::yield_now();
+            }
+            calls.store(true, SeqCst);
+            let held = Instant::now();
+            while !called.load(SeqCst) || held.elapsed() < Duration::from_millis(2) {
+                std::hint::spin_loop();
+            }
+            let mut turns = 0;
+            while done.load(SeqCst) < 3 {
+                turns += 1;
+                sinew::yield_now();
+            }
+            over.store(true, SeqCst);
+            // A yield that nobody waits for is none, for 32 of them.
+            assert!(turns < 128, "{io:?}: {turns} turns before what waited elsewhere");
+            fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+            hog.join().unwrap();
+        });
+        drop(near);
+        reads.join().unwrap();
         end(runtime);
     }
 }

@@ -6,8 +6,8 @@
 //!
 //! # Who looks
 //! Every worker that runs fibers or polls, from time to time. Of those that sleep one, the *lookout*: it sleeps in its own source, which watches this instance too. When it has got up to run something,
-//! one of the others is to *watch*: it sleeps for a millisecond at a time, and when nobody but it has looked meanwhile, it is the lookout. So a worker that is held by one fiber delays I/O by a
-//! millisecond or two, and a group that has much to do pays for a wake in a millisecond.
+//! one of the others is to *watch*: it sleeps for 0.3 ms at a time, and when nobody but it has looked meanwhile, it is the lookout. So a worker that is held by one fiber delays I/O by as much
+//! or twice that, and a group that has much to do pays for a wake in 0.3 ms.
 //!
 //! Where a group has not all of its workers yet, and all that it has run something, one more is started to look (`Group::hire_lookout`): nobody could say later that they are held.
 //!

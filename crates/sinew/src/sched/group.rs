@@ -26,9 +26,9 @@ use crate::base::list::List;
 use crate::base::mask::{Mask, Set};
 use crate::event::roam::Roam;
 use crate::event::source::Io;
-use crate::fiber::Control;
 use crate::fiber::stack::{self, CLASSES, NoStack, Stack};
 use crate::fiber::task::NeverRan;
+use crate::fiber::{COUNTS, Control};
 use crate::os::bell::Bell;
 use crate::os::lock::Lock;
 use crate::os::{clock, futex};
@@ -139,7 +139,9 @@ impl Drop for Group {
 /// Adds to a counter that the caller alone writes.
 #[inline]
 pub(crate) fn add(counter: &plain::AtomicU64, n: u64) {
-    counter.store(counter.load(Relaxed) + n, Relaxed);
+    if COUNTS {
+        counter.store(counter.load(Relaxed) + n, Relaxed);
+    }
 }
 
 impl Counters {

@@ -42,7 +42,7 @@ use crate::fiber::stack::{self, Stack};
 use crate::fiber::state::Cause;
 use crate::fiber::switch::{FloatControl, leave_for_good, prepare, switch_keeping_float};
 use crate::fiber::task::{NeverRan, quietly};
-use crate::fiber::{Claimed, Control, Kind, Verdict, Watcher, pool};
+use crate::fiber::{COUNTS, Claimed, Control, Kind, Verdict, Watcher, pool};
 use crate::os::{audit, clock, fork, futex};
 use crate::sched::cancel::cancel_all;
 use crate::sched::group::{Group, Seat, add};
@@ -393,7 +393,9 @@ impl Worker {
             }
             (*self.stacks.get()).settle();
         }
-        self.seat().counters.ready.store(self.ready.len(), Relaxed);
+        if COUNTS {
+            self.seat().counters.ready.store(self.ready.len(), Relaxed);
+        }
         if let Some(stack) = self.left_stack.take() {
             self.give_left(stack);
         }

@@ -232,7 +232,8 @@ impl GroupMetrics {
         let sum = |own: fn(&Counters) -> &AtomicU64| group.seats().iter().map(|seat| own(&seat.counters).load(Relaxed)).sum::<u64>();
         let theft = |&(from, _): &(usize, u32)| {
             let (tried, won) = &group.thefts[from];
-            Theft { from, tried: tried.load(Relaxed), won: won.load(Relaxed) }
+            // Won first, as `ended` above: none is won that was not tried.
+            Theft { from, won: won.load(Relaxed), tried: tried.load(Relaxed) }
         };
         Self {
             background: group.settings.background,
@@ -270,8 +271,9 @@ impl WorkerMetrics {
             wakes_by_sleeper: seat.counters.sleeper_wakes.load(Relaxed),
             woken_for_its_own: seat.counters.mail_wakes.load(Relaxed),
             wakes_by_nobody: seat.counters.unserved.load(Relaxed),
-            thefts: seat.counters.thefts.load(Relaxed),
+            // Before `thefts`: none is won that was not tried.
             steals: seat.counters.steals.load(Relaxed),
+            thefts: seat.counters.thefts.load(Relaxed),
             spun: Duration::from_nanos(seat.counters.spun_ns.load(Relaxed)),
             slept: Duration::from_nanos(seat.counters.slept_ns.load(Relaxed)),
             busy: seat.counters.busy_share(now_ns),

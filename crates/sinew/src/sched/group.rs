@@ -605,9 +605,12 @@ impl Group {
     }
 
     /// Calls an idle worker of another group that steals here; if there is none, each of these groups knows where to go when one becomes idle. It takes one fiber, and calls the next thief if
-    /// more are left.
+    /// more are left. Nobody is called if there is nothing that may leave.
     #[cold]
     pub(crate) fn call_thief(&self) -> bool {
+        if !self.has_loot() {
+            return false;
+        }
         let Some(groups) = self.groups() else { return false };
         let steals_here = |group: &&Group| group.settings.victims.iter().any(|&(victim, _)| victim == self.index);
         groups.all.iter().filter(steals_here).any(|thieves| thieves.go_to(self.index))
@@ -742,7 +745,16 @@ impl Group {
 
     /// Whether there is work that any worker may take. A relaxed look: the fences of `idle` make it enough.
     pub(crate) fn has_work(&self) -> bool {
-        self.queued.load(Relaxed) != 0 || self.seats().iter().any(|seat| seat.children.len() != 0 || seat.moving.len() != 0)
+        self.queued.load(Relaxed) != 0 || self.has_at_seats()
+    }
+
+    /// Whether there is work that may leave the group. Under the queue's lock where that has some: what is pinned counts as queued, too.
+    fn has_loot(&self) -> bool {
+        self.has_at_seats() || (self.queued() != 0 && !self.queue.lock().list.is_empty())
+    }
+
+    fn has_at_seats(&self) -> bool {
+        self.seats().iter().any(|seat| seat.children.len() != 0 || seat.moving.len() != 0)
     }
 
     /// Fibers in the group's queue.

@@ -372,7 +372,7 @@ impl Worker {
     #[cold]
     fn pass_errands_on(&self) {
         let errands = self.group().errands();
-        let senders = self.groups.all.iter().filter(|group| errands & 1 << group.index != 0 && group.has_work());
+        let senders = self.groups.all.iter().filter(|group| errands & 1 << group.index != 0);
         senders.for_each(|group| _ = group.call_thief());
     }
 

@@ -36,7 +36,7 @@ use crate::sched::groups::Groups;
 use crate::sched::idle::{Claimed, Idle};
 use crate::sched::settings::{Settings, Spin};
 use crate::sched::slot::Slot;
-use crate::sched::worker::here;
+use crate::sched::worker::{Worker, here};
 
 /// Stacks of the reserve beside one per worker: so many fibers that never got one may wait for each other in their closures' destructors.
 const RESERVE_MORE: usize = 8;
@@ -611,9 +611,15 @@ impl Group {
         if !self.has_loot() {
             return false;
         }
-        let Some(groups) = self.groups() else { return false };
-        let steals_here = |group: &&Group| group.settings.victims.iter().any(|&(victim, _)| victim == self.index);
-        groups.all.iter().filter(steals_here).any(|thieves| thieves.go_to(self.index))
+        let send = |groups: &Groups| {
+            let steals_here = |group: &&Group| group.settings.victims.iter().any(|&(victim, _)| victim == self.index);
+            groups.all.iter().filter(steals_here).any(|thieves| thieves.go_to(self.index))
+        };
+        // A worker of this runtime holds it. Others count themselves in and out, by a word that all groups share: where all are busy each spawn would.
+        match here().map(Worker::groups).filter(|groups| groups.all.get(self.index).is_some_and(|group| std::ptr::eq(group, self))) {
+            Some(groups) => send(groups),
+            None => self.groups().is_some_and(|groups| send(&groups)),
+        }
     }
 
     /// Sends an idle worker to steal from group `victim`; `false` if none is idle, or somebody has been sent already.

@@ -101,6 +101,9 @@ struct Choice {
     /// Rounds over all systems; 5 by default, 3 with --quick and --short.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
+    /// So many workers for each workload, and not as many as it has by default: for comparing settings, not systems.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    workers: Option<u16>,
     /// A first answer in two minutes: short runs of the first workloads on the best known systems; with --workload or --system the same as --short.
     #[arg(long)]
     quick: bool,
@@ -122,6 +125,7 @@ impl Choice {
         self.workloads.iter().for_each(|workload| command += &format!(" --workload {}", workload.name));
         self.systems.iter().for_each(|system| command += &format!(" --system {}", system.name));
         self.rounds.iter().for_each(|rounds| command += &format!(" --rounds {rounds}"));
+        self.workers.iter().for_each(|workers| command += &format!(" --workers {workers}"));
         [(self.quick, " --quick"), (self.short, " --short")].iter().filter(|(given, _)| *given).for_each(|(_, word)| command += word);
         command
     }
@@ -142,15 +146,16 @@ impl Choice {
     fn plan(&self) -> Plan {
         let scale = self.scale();
         let rounds = self.rounds.map_or(scale.rounds(), usize::from);
+        let workers = self.workers.map(usize::from);
         if self.is_first_answer() {
             let workloads = workloads::FIRST.iter().map(|name| workloads::named(name).expect("it is in the list")).collect();
             let systems = systems::FIRST.iter().map(|name| systems::named(name).expect("it is in the list")).collect();
             let time = FIRST_ANSWER - Duration::from_secs(scale.limit_seconds());
-            return Plan { workloads, systems, rounds, scale, end: Some(Instant::now() + time) };
+            return Plan { workloads, systems, rounds, workers, scale, end: Some(Instant::now() + time) };
         }
         let workloads = if self.workloads.is_empty() { workloads::ALL.iter().collect() } else { self.workloads.clone() };
         let systems = if self.systems.is_empty() { systems::ALL.iter().collect() } else { self.systems.clone() };
-        Plan { workloads, systems, rounds, scale, end: None }
+        Plan { workloads, systems, rounds, workers, scale, end: None }
     }
 
     /// Measures, hands the rows of each workload to `done`, and says what a first answer has left out.
@@ -281,9 +286,11 @@ mod tests {
 
     #[test]
     fn the_page_names_the_command_that_was_given() {
-        for (subcommand, options) in
-            [("report", "--workload skynet --system go --rounds 2 --quick"), ("run --json", "--rounds 5 --short"), ("run", "--rounds 9")]
-        {
+        for (subcommand, options) in [
+            ("report", "--workload skynet --system go --rounds 2 --workers 8 --quick"),
+            ("run --json", "--rounds 5 --short"),
+            ("run", "--rounds 9"),
+        ] {
             let line = format!("cargo run --release -p rivals -- {subcommand} {options}");
             assert_eq!(choice(&line).command(subcommand), line);
         }

@@ -20,6 +20,8 @@ pub(crate) struct Plan {
     pub(crate) workloads: Vec<&'static Workload>,
     pub(crate) systems: Vec<&'static System>,
     pub(crate) rounds: usize,
+    /// Workers of each job, if that is not as its workload says.
+    pub(crate) workers: Option<usize>,
     pub(crate) scale: Scale,
     /// No child is begun after it.
     pub(crate) end: Option<Instant>,
@@ -57,7 +59,8 @@ impl Plan {
     }
 
     fn entries(&self, workload: &'static Workload) -> Vec<Entry> {
-        let cases = (workload.cases)(self.scale).into_iter();
+        let job = |job: Job| self.workers.map_or(job, |workers| job.workers(workers));
+        let cases = (workload.cases)(self.scale).into_iter().map(|case| Case { job: job(case.job), ..case });
         cases.flat_map(|case| self.systems.iter().filter_map(move |system| Entry::new(workload, &case, system))).collect()
     }
 
@@ -185,11 +188,32 @@ mod tests {
     }
 
     #[test]
+    fn the_workers_asked_for_are_those_of_each_job() {
+        let workloads = ["yield-1", "fan-out"].map(|name| workloads::named(name).unwrap());
+        let plan = |workers| Plan {
+            workloads: workloads.into(),
+            systems: vec![systems::named("sinew").unwrap()],
+            rounds: 1,
+            workers,
+            scale: Scale::Tiny,
+            end: None,
+        };
+        let found = |workers| workloads.map(|workload| plan(workers).entries(workload)[0].job.workers);
+        assert_eq!((found(None), found(Some(48))), ([1, 2], [48, 48]));
+    }
+
+    #[test]
     fn a_plan_whose_time_is_over_begins_nothing_and_says_so() {
         let named = |name| workloads::named(name).unwrap();
         let systems = ["sinew", "smol"].map(|name| systems::named(name).unwrap()).into();
-        let plan =
-            Plan { workloads: vec![named("yield-1"), named("skynet")], systems, rounds: 3, scale: Scale::Tiny, end: Some(Instant::now()) };
+        let plan = Plan {
+            workloads: vec![named("yield-1"), named("skynet")],
+            systems,
+            rounds: 3,
+            workers: None,
+            scale: Scale::Tiny,
+            end: Some(Instant::now()),
+        };
         let mut rows = 0;
         assert_eq!(plan.carry_out(|more| rows += more.len()), ["yield-1", "skynet"]);
         assert_eq!(rows, 0);

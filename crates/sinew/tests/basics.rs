@@ -428,6 +428,29 @@ fn rounding_mode_does_not_leak_between_fibers() {
     }
 }
 
+/// A job of `blocking` rounds as the fiber does whose job it is, whatever its thread did before.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn rounding_mode_does_not_leak_through_threads_that_block() {
+    use common::rounding::{DEFAULT, mode, set, words};
+    let rt = Runtime::builder().workers(1).blocking_threads(1).build().unwrap();
+    rt.run(|| {
+        for i in 0..8 {
+            let fiber = sinew::spawn(move || {
+                set(mode(i));
+                let found = sinew::blocking(move || {
+                    let found = words();
+                    set(mode(i + 1));
+                    found
+                });
+                assert_eq!((found, words()), (mode(i), mode(i)));
+            });
+            fiber.join().unwrap();
+            assert_eq!(sinew::blocking(words), DEFAULT);
+        }
+    });
+}
+
 #[test]
 fn deep_recursion_fits_the_stack_that_was_asked_for() {
     fn depth(left: usize) -> usize {

@@ -309,6 +309,30 @@ fn a_pinned_head_does_not_hide_what_is_behind_it() {
     }
 }
 
+/// Claim: what no thief may take wakes none, though its own group has no worker to spare.
+#[test]
+fn pinned_fibers_wake_nobody_of_another_group() {
+    for queue in [Queue::Shared, Queue::Stealing] {
+        let rt = groups(2, 1).background(1).queue(queue).build().unwrap();
+        run_at(&rt, Group::background(0), move || {
+            let (gate, holders) = hold(Group::foreground(0), 1);
+            await_until("group 1 to sleep", || sinew::metrics().groups[1].sleeping == 1);
+            let wakes = || {
+                let group = &sinew::metrics().groups[1];
+                group.wakes_by_spinner + group.wakes_by_sleeper
+            };
+            let before = wakes();
+            let pinned = (0..10).map(|_| Builder::new().group(Group::foreground(0)).pinned().spawn(group).unwrap()).collect();
+            assert_eq!(wakes(), before, "{queue:?}");
+            let free = Builder::new().group(Group::foreground(0)).spawn(group).unwrap();
+            assert_eq!((wakes(), free.join().unwrap().as_str()), (before + 1, "1"), "{queue:?}");
+            gate.open();
+            join_all(holders);
+            assert!(join_all(pinned).iter().all(|at| at == "0"), "{queue:?}");
+        });
+    }
+}
+
 #[test]
 fn a_sleeping_group_is_woken_to_steal() {
     for queue in [Queue::Shared, Queue::Stealing] {

@@ -583,6 +583,8 @@ fn busy_workers_run_what_one_that_is_held_does_not_come_to() {
         rt.run(|| {
             let stop = Arc::new(AtomicBool::new(false));
             let busy = keep_both_busy(&stop);
+            let thefts = || sinew::metrics().workers.iter().map(|worker| [worker.thefts, worker.steals]).collect::<Vec<_>>();
+            let before = thefts();
             let (parked, went_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
             let goes_on = || {
                 let went_on = went_on.clone();
@@ -605,6 +607,12 @@ fn busy_workers_run_what_one_that_is_held_does_not_come_to() {
             movers.iter().for_each(|mover| mover.fiber().unpark());
             let children: Vec<_> = (0..3).map(|_| sinew::spawn(goes_on())).collect();
             poll_until("another worker to run them", || went_on.load(SeqCst) == 5);
+            for ([tried_before, won_before], [tried, won]) in before.into_iter().zip(thefts()) {
+                assert!(
+                    won - won_before <= tried - tried_before,
+                    "{won} of {tried} thefts were won, before {won_before} of {tried_before}"
+                );
+            }
             stop.store(true, SeqCst);
             join_all(movers);
             join_all(children);

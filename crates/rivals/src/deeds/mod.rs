@@ -160,7 +160,7 @@ pub(crate) fn unbalanced_steps(job: &Job) -> usize {
     UNBALANCED_STEPS / job.tasks
 }
 
-/// Time of a turn of `Unbalanced`, and how many times as long it is as it would be if all workers always computed.
+/// Time of a turn of `Unbalanced`, and how many times as long it is as it would be if all workers, or all CPUs if these are fewer, always computed.
 pub(crate) fn balance(job: &Job, turn_ns: f64) -> Vec<Reading> {
     let time = |_| {
         let start = Instant::now();
@@ -168,7 +168,8 @@ pub(crate) fn balance(job: &Job, turn_ns: f64) -> Vec<Reading> {
         start.elapsed()
     };
     let least = (0..LONG_TRIES).map(time).min().expect("it was tried");
-    let ideal_ns = least.as_nanos() as f64 * job.tasks as f64 / job.workers as f64;
+    let at_once = thread::available_parallelism().map_or(job.workers, |cpus| job.workers.min(cpus.get()));
+    let ideal_ns = least.as_nanos() as f64 * job.tasks as f64 / at_once as f64;
     vec![Reading::new("", "ms", turn_ns / 1e6), Reading::new("ratio", "x", turn_ns / ideal_ns)]
 }
 

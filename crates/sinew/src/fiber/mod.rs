@@ -57,6 +57,9 @@ pub(crate) const INLINE_BYTES: usize = 64;
 /// One wake in so many of each fiber is timed: a clock read costs more than a yield.
 const SAMPLE_EVERY: u8 = 64;
 
+/// Whether anything is counted and timed. It always is, but in the build that `examples/counting.rs` compares with, which says what it costs.
+pub(crate) const COUNTS: bool = !cfg!(sinew_counters = "off");
+
 /// Marks: it is in a region in which it must not suspend.
 const NO_SUSPEND: u8 = 1 << 0;
 /// It has hooks.
@@ -568,6 +571,9 @@ impl Control {
     /// Notes that it becomes ready. By whoever makes it so.
     #[inline]
     pub(crate) fn note_ready(&self) {
+        if !COUNTS {
+            return;
+        }
         let left = self.sample.get().wrapping_sub(1);
         self.sample.set(left);
         if left == 0 {
@@ -584,7 +590,7 @@ impl Control {
     /// Nanoseconds since it became ready, if this wake is timed. By its worker, as it runs it.
     #[inline]
     pub(crate) fn take_ready_time(&self) -> Option<u64> {
-        if self.sample.get() != 0 {
+        if !COUNTS || self.sample.get() != 0 {
             return None;
         }
         self.sample.set(SAMPLE_EVERY);

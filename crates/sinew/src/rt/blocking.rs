@@ -16,6 +16,7 @@ use super::wait::Me;
 use crate::base::atomic::{Relaxed, thread_local};
 use crate::fiber::Control;
 use crate::fiber::state::Cause;
+use crate::fiber::switch::FloatControl;
 use crate::fiber::why::{At, Why};
 use crate::os::{clock, thread};
 use crate::sched::groups::Groups;
@@ -39,7 +40,7 @@ const OWN_REFERENCES: u32 = 2;
 ///
 /// Each runtime has threads for this, at most [`RuntimeBuilder::blocking_threads`](crate::RuntimeBuilder::blocking_threads); what comes when all are busy waits its turn, first come, first served. A thread
 /// is used again by other jobs, and leaves when it was idle for [a while](crate::RuntimeBuilder::blocking_idle). There is no fiber inside `f`: it is on a plain thread, with that
-/// thread's thread-locals, and no cancel or deadline of the caller reaches it. But the current runtime is the caller's: what `f` spawns belongs there, and so do the
+/// thread's thread-locals, and no cancel or deadline of the caller reaches it. But it rounds as the caller does, and the current runtime is the caller's: what `f` spawns belongs there, and so do the
 /// [timers](crate::time::Timer) that it starts; if that is being shut down meanwhile they are refused, as by its [`Handle`](crate::Handle). Jobs that wait for other jobs can fill the pool with nothing but waiting.
 ///
 /// Called on a plain thread, which it would block in any case, it runs `f` right there, and changes nothing for it.
@@ -77,8 +78,12 @@ where
 {
     let me = Me::to_wait();
     let Me::Fiber(worker, control) = me else { return Ok(f()) };
-    let groups = worker.groups().clone();
-    let f = move || on_behalf_of(groups, f);
+    let (groups, float) = (worker.groups().clone(), FloatControl::now());
+    let f = move || {
+        // The thread has those of its last job, or of who started it.
+        float.set();
+        on_behalf_of(groups, f)
+    };
     let job = Job { task: Task::new(control, run_of(&f)), f: UnsafeCell::new(Some(f)), outcome: UnsafeCell::new(None) };
     let outside = &worker.groups().outside;
     outside.fetch_add(1, Relaxed);

@@ -151,7 +151,7 @@ pub struct WorkerMetrics {
     pub spun: Duration,
     /// How long it has slept.
     pub slept: Duration,
-    /// The share of its life in which it did neither, from 0 to 1. The short looks after mail between two fibers, a microsecond at a time, count as busy.
+    /// The share of its life in which it did neither, from 0 to 1.
     pub busy: f64,
     /// Whether it polls for work now.
     pub spinning: bool,
@@ -232,7 +232,8 @@ impl GroupMetrics {
         let sum = |own: fn(&Counters) -> &AtomicU64| group.seats().iter().map(|seat| own(&seat.counters).load(Relaxed)).sum::<u64>();
         let theft = |&(from, _): &(usize, u32)| {
             let (tried, won) = &group.thefts[from];
-            Theft { from, tried: tried.load(Relaxed), won: won.load(Relaxed) }
+            // Won first, as `ended` above: none is won that was not tried.
+            Theft { from, won: won.load(Relaxed), tried: tried.load(Relaxed) }
         };
         let mail_wakes = group.seats().iter().map(|seat| seat.mail_wakes.load(Relaxed)).sum::<u64>();
         Self {
@@ -271,8 +272,9 @@ impl WorkerMetrics {
             wakes_by_sleeper: seat.counters.sleeper_wakes.load(Relaxed),
             woken_for_its_own: seat.mail_wakes.load(Relaxed),
             wakes_by_nobody: seat.counters.unserved.load(Relaxed),
-            thefts: seat.counters.thefts.load(Relaxed),
+            // Before `thefts`: none is won that was not tried.
             steals: seat.counters.steals.load(Relaxed),
+            thefts: seat.counters.thefts.load(Relaxed),
             spun: Duration::from_nanos(seat.counters.spun_ns.load(Relaxed)),
             slept: Duration::from_nanos(seat.counters.slept_ns.load(Relaxed)),
             busy: seat.counters.busy_share(now_ns),
@@ -401,5 +403,26 @@ fn trace(groups: Weak<Groups>, period: Duration) {
         (earlier, waits) = (now, all);
         drop(groups);
         std::thread::sleep(period);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::os::clock;
+    use crate::sched::worker::here;
+    use crate::{Runtime, metrics};
+
+    /// A worker whose fiber awaits an answer from elsewhere looks for mail before it counts as one who polls; that is no work either. Here no mail can come.
+    #[test]
+    fn looks_after_mail_count_as_polling() {
+        let runtime = Runtime::builder().workers(1).build().expect("one thread");
+        runtime.run(|| {
+            let spun = || metrics().workers[0].spun;
+            let worker = here().expect("a fiber runs on a worker");
+            let (spun_before, begun_ns) = (spun(), clock::now_ns());
+            assert!(!worker.await_mail());
+            let (looked, taken_ns) = (spun() - spun_before, clock::now_ns() - begun_ns);
+            assert!(!looked.is_zero() && looked.as_nanos() <= u128::from(taken_ns), "{looked:?} of {taken_ns} ns");
+        });
     }
 }

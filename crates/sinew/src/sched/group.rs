@@ -27,9 +27,9 @@ use crate::base::list::List;
 use crate::base::mask::{Mask, Set};
 use crate::event::roam::Roam;
 use crate::event::source::Io;
-use crate::fiber::Control;
 use crate::fiber::stack::{self, CLASSES, NoStack, Stack};
 use crate::fiber::task::NeverRan;
+use crate::fiber::{COUNTS, Control};
 use crate::os::bell::Bell;
 use crate::os::lock::Lock;
 use crate::os::{clock, futex};
@@ -37,7 +37,7 @@ use crate::sched::groups::Groups;
 use crate::sched::idle::{Claimed, Idle};
 use crate::sched::settings::{Settings, Spin};
 use crate::sched::slot::Slot;
-use crate::sched::worker::here;
+use crate::sched::worker::{Worker, here};
 
 /// Stacks of the reserve beside one per worker: so many fibers that never got one may wait for each other in their closures' destructors.
 const RESERVE_MORE: usize = 8;
@@ -144,7 +144,9 @@ impl Drop for Group {
 /// Adds to a counter that the caller alone writes.
 #[inline]
 pub(crate) fn add(counter: &plain::AtomicU64, n: u64) {
-    counter.store(counter.load(Relaxed) + n, Relaxed);
+    if COUNTS {
+        counter.store(counter.load(Relaxed) + n, Relaxed);
+    }
 }
 
 impl Counters {
@@ -608,12 +610,21 @@ impl Group {
     }
 
     /// Calls an idle worker of another group that steals here; if there is none, each of these groups knows where to go when one becomes idle. It takes one fiber, and calls the next thief if
-    /// more are left.
+    /// more are left. Nobody is called if there is nothing that may leave.
     #[cold]
     pub(crate) fn call_thief(&self) -> bool {
-        let Some(groups) = self.groups() else { return false };
-        let steals_here = |group: &&Group| group.settings.victims.iter().any(|&(victim, _)| victim == self.index);
-        groups.all.iter().filter(steals_here).any(|thieves| thieves.go_to(self.index))
+        if !self.has_loot() {
+            return false;
+        }
+        let send = |groups: &Groups| {
+            let steals_here = |group: &&Group| group.settings.victims.iter().any(|&(victim, _)| victim == self.index);
+            groups.all.iter().filter(steals_here).any(|thieves| thieves.go_to(self.index))
+        };
+        // A worker of this runtime holds it. Others count themselves in and out, by a word that all groups share: where all are busy each spawn would.
+        match here().map(Worker::groups).filter(|groups| groups.all.get(self.index).is_some_and(|group| std::ptr::eq(group, self))) {
+            Some(groups) => send(groups),
+            None => self.groups().is_some_and(|groups| send(&groups)),
+        }
     }
 
     /// Sends an idle worker to steal from group `victim`; `false` if none is idle, or somebody has been sent already.
@@ -745,7 +756,16 @@ impl Group {
 
     /// Whether there is work that any worker may take. A relaxed look: the fences of `idle` make it enough.
     pub(crate) fn has_work(&self) -> bool {
-        self.queued.load(Relaxed) != 0 || self.seats().iter().any(|seat| seat.children.len() != 0 || seat.moving.len() != 0)
+        self.queued.load(Relaxed) != 0 || self.has_at_seats()
+    }
+
+    /// Whether there is work that may leave the group. Under the queue's lock where that has some: what is pinned counts as queued, too.
+    fn has_loot(&self) -> bool {
+        self.has_at_seats() || (self.queued() != 0 && !self.queue.lock().list.is_empty())
+    }
+
+    fn has_at_seats(&self) -> bool {
+        self.seats().iter().any(|seat| seat.children.len() != 0 || seat.moving.len() != 0)
     }
 
     /// Fibers in the group's queue.

@@ -43,7 +43,7 @@ use crate::fiber::stack::{self, Stack};
 use crate::fiber::state::Cause;
 use crate::fiber::switch::{FloatControl, leave_for_good, prepare, switch_keeping_float};
 use crate::fiber::task::{Ended, NeverRan, quietly};
-use crate::fiber::{Claimed, Control, Kind, Verdict, Watcher, pool};
+use crate::fiber::{COUNTS, Claimed, Control, Kind, Verdict, Watcher, pool};
 use crate::os::{audit, clock, fork, futex};
 use crate::sched::cancel::cancel_all;
 use crate::sched::group::{Group, Seat, add};
@@ -377,7 +377,7 @@ impl Worker {
     #[cold]
     fn pass_errands_on(&self) {
         let errands = self.group().errands();
-        let senders = self.groups.all.iter().filter(|group| errands & 1 << group.index != 0 && group.has_work());
+        let senders = self.groups.all.iter().filter(|group| errands & 1 << group.index != 0);
         senders.for_each(|group| _ = group.call_thief());
     }
 
@@ -398,7 +398,9 @@ impl Worker {
             }
             (*self.stacks.get()).settle();
         }
-        self.seat().counters.ready.store(self.ready.len(), Relaxed);
+        if COUNTS {
+            self.seat().counters.ready.store(self.ready.len(), Relaxed);
+        }
         if let Some(stack) = self.left_stack.take() {
             self.give_left(stack);
         }

@@ -5,7 +5,7 @@
 //!   returns; a backtrace ends there.
 //! - `switch(save, to)`: stores where this stack stands in `*save` and goes on at `to`, a place that `prepare` or an earlier `switch` gave. Returns
 //!   when somebody switches back. It is symmetric: fiber to fiber, fiber to worker, worker to fiber.
-//! - `FloatControl::{save, set, DEFAULT}`: rounding mode, exception masks.
+//! - `FloatControl::{now, save, set, DEFAULT}`: rounding mode, exception masks.
 //!
 //! x86_64 has its own dozen instructions; other CPUs, and x86_64 under `--cfg sinew_switch="corosensei"`, use corosensei. Both run the same tests.
 //! Under `--cfg sinew_sanitize=".."` a layer above the port tells ThreadSanitizer or AddressSanitizer of every change of stack (`sanitized.rs`); in other
@@ -83,6 +83,16 @@ pub(crate) struct FloatControl {
     x87: u16,
     #[cfg(target_arch = "aarch64")]
     fpcr: u64,
+}
+
+impl FloatControl {
+    /// What this CPU has.
+    pub(crate) fn now() -> Self {
+        let mut words = MaybeUninit::uninit();
+        Self::save(&mut words);
+        // SAFETY: saved just now.
+        unsafe { words.assume_init() }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -121,7 +121,11 @@ impl Worker {
 
     /// Takes the fiber that a worker woke last, if that is still held: the last that a thief takes.
     pub(super) fn take_stuck(&self, suspect: Suspect) -> bool {
-        let control = if suspect.is_held() { suspect.take_next() } else { ptr::null_mut() };
+        if !suspect.is_held() {
+            return false;
+        }
+        add(&self.seat.counters.thefts, 1);
+        let control = suspect.take_next();
         if control.is_null() {
             return false;
         }
@@ -137,6 +141,7 @@ impl Worker {
     pub(super) fn rescue(&self) -> *const Control {
         let seats = self.group().seats();
         if let Some(suspect) = self.suspect.get().filter(Suspect::is_held) {
+            add(&self.seat.counters.thefts, 1);
             let control = suspect.rob();
             if !control.is_null() {
                 add(&self.seat.counters.steals, 1);

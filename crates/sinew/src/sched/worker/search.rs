@@ -319,9 +319,7 @@ impl Worker {
             // SAFETY: F1 - given away, so it is ours; one that has started may move.
             let Some(control) = (unsafe { self.groups.all[victim].give_away().as_ref() }) else { continue };
             won.fetch_add(1, Relaxed);
-            if self.groups.all[victim].has_work() {
-                self.groups.all[victim].call_thief();
-            }
+            self.groups.all[victim].call_thief();
             let place = if control.is_started() { &self.seat.moving } else { &self.seat.children };
             if !place.push(ptr::from_ref(control).cast_mut()) {
                 // It leaves a full deque of its own to a lighter worker.

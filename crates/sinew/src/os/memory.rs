@@ -16,6 +16,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
 const MADV_GUARD_INSTALL: i32 = 102;
+/// Ourselves, for `process_madvise`: 6.14+.
+const PIDFD_SELF: i32 = -10_000;
+/// Ranges that one call can be given.
+pub(crate) const RANGES_MAX: usize = 32;
 
 /// How the low end of a stack is made to fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +119,40 @@ pub(crate) unsafe fn guard(kind: Guard, base: usize, len: usize) -> io::Result<G
         },
         Guard::Protect => protect(base, len, libc::PROT_NONE).map(|()| kind),
     }
+}
+
+/// As [`guard`], by one call for `len` bytes at each of `bases`, `RANGES_MAX` at most; `false` if that was not to be had, and then none of them counts as guarded. For 32 guards 12 us in place of 22.
+///
+/// # Safety
+/// As [`guard`], for each of the ranges.
+pub(crate) unsafe fn guard_all(bases: impl Iterator<Item = usize>, len: usize) -> bool {
+    // SAFETY: the caller's promise: nobody uses what is there.
+    guard_kind() == Guard::Marker && unsafe { advise_all(bases, len, MADV_GUARD_INSTALL) }
+}
+
+/// A guard that [`guard_all`] has installed is used: what [`guard`] would say.
+pub(crate) fn use_guard() -> io::Result<Guard> {
+    injected_failure().map(|()| Guard::Marker)
+}
+
+/// Has the system find the pages of `len` bytes at each of `bases`, `RANGES_MAX` at most, by one call: 37 us for 32 pages, where as many faults take 49. If it does not, they fault when they are touched.
+pub(crate) fn populate_all(bases: impl Iterator<Item = usize>, len: usize) {
+    // SAFETY: finding pages changes nothing that is there.
+    unsafe { advise_all(bases, len, libc::MADV_POPULATE_WRITE) };
+}
+
+/// # Safety
+/// The advice may be given for these ranges.
+unsafe fn advise_all(bases: impl Iterator<Item = usize>, len: usize, advice: i32) -> bool {
+    let mut ranges = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RANGES_MAX];
+    let mut count = 0;
+    for base in bases {
+        ranges[count] = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(base), iov_len: len };
+        count += 1;
+    }
+    // SAFETY: the kernel reads so many ranges; the caller's promise for what they are.
+    let advised = unsafe { libc::syscall(libc::SYS_process_madvise, PIDFD_SELF, ranges.as_ptr(), count, advice, 0) };
+    usize::try_from(advised) == Ok(count * len)
 }
 
 /// Takes a guard by `mprotect` away again, and with it its mappings.

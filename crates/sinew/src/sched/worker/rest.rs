@@ -23,9 +23,9 @@ const MAIL_LOOKS: u32 = 24;
 /// How long it polls without a system call.
 const SPIN_ALONE_NS: u64 = 2_000;
 /// A worker with many deadlines gets up for them at most once in so long: where they are dense, several are due by then. 100,000 sleeps of up to a second on 2 workers: some
-/// 100,000 futex waits without, 14,000 with. Each costs 15 to 20 us of CPU time on a virtual machine, nearly all of it to set the timer. Half of such sleeps are late by half a gap and half of what
+/// 100,000 futex waits without, 11,000 with. Each costs 15 to 30 us of CPU time on a virtual machine, by whatever call one sleeps. Half of such sleeps are late by half a gap and half of what
 /// a wake takes: 0.08 to 0.09 ms here.
-const ALARM_GAP_NS: u64 = 130_000;
+const ALARM_GAP_NS: u64 = 140_000;
 /// Deadlines up to which each is met exactly. Arbitrary: with so few, a fiber that sleeps again and again for less than the gap is the rule, and sleeps that happen to be dense are rare.
 const ALARM_FEW: usize = 64;
 /// Stacks that nobody has used for so long give their pages back.

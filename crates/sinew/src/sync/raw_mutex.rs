@@ -150,8 +150,8 @@ impl RawMutex {
         }
     }
 
-    /// Overtakes those who wait by one exchange, if that needs no thought; else by `take_slowly`, to which it jumps: nothing is saved or restored for it.
-    #[inline(never)]
+    /// Overtakes those who wait by one exchange, if that needs no thought; else by `take_slowly`.
+    #[inline]
     #[track_caller]
     fn take_contended(&self) -> bool {
         let now = self.word.load(Relaxed);
@@ -219,7 +219,7 @@ impl RawMutex {
     }
 
     /// As `take_contended`: lets go by one exchange, if one was woken already.
-    #[inline(never)]
+    #[inline]
     fn release_contended(&self) {
         let now = self.word.load(Relaxed);
         // Release: meets the Acquire of who locks next. The last touch (I4).

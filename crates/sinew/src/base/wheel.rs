@@ -13,7 +13,7 @@
 //! ```
 //!
 //! # Invariants
-//! I1. An armed entry is in the list of exactly the slot it names, and that slot's bit is set; the entry's owner keeps it in place.
+//! I1. An armed entry is in exactly the list of the slot that it names, and that slot's bit is set; the entry's owner keeps it in place.
 //! I2. Every armed entry's tick is later than the wheel's. Its slot index at its level is above the wheel's own digit there.
 //! I3. An entry fires when its deadline has passed, never before: ticks are rounded up when armed, down when the clock is read.
 
@@ -38,10 +38,10 @@ const DUE_MAX: usize = 32;
 
 const NOT_ARMED: u16 = u16::MAX;
 
-/// One deadline; lives with what waits for it. With many of them each is cold, so whatever the wheel does touches one at a time, and asks for the next ahead.
+/// One deadline; lives with what waits for it. With many of them each is cold, so whatever the wheel does touches one of each list at a time, and asks for the next ahead.
 pub(crate) struct Entry {
     next: Cell<*const Entry>,
-    /// Null for the first of its slot, and then the slot is asked.
+    /// Null for the first of its list, and then the slot is asked.
     before: Cell<*const Entry>,
     place: Cell<u16>,
     deadline_ns: Cell<u64>,
@@ -95,17 +95,7 @@ pub(crate) struct Wheel {
 }
 
 impl Wheel {
-    pub(crate) fn new(now_ns: u64) -> Self {
-        Self {
-            tick: now_ns >> TICK_NS_LOG2,
-            armed: 0,
-            occupied: [const { Occupied([0; SLOTS / 64]) }; LEVELS],
-            slots: [[[ptr::null(); CHAINS]; SLOTS]; LEVELS],
-            chain: 0,
-        }
-    }
-
-    /// As `new`, in a box, and never on the caller's stack, which may be a small one.
+    /// An empty one, never on the caller's stack, which may be a small one.
     pub(crate) fn boxed(now_ns: u64) -> Box<Self> {
         // SAFETY: numbers and null pointers, all zero, are an empty wheel.
         let mut wheel = unsafe { Box::<Self>::new_zeroed().assume_init() };
@@ -179,7 +169,7 @@ impl Wheel {
             let mut chains = std::mem::replace(&mut self.slots[level][slot], [ptr::null(); CHAINS]);
             while chains.iter().any(|left| !left.is_null()) {
                 for left in &mut chains {
-                    // SAFETY: I1 - linked entries are valid; each is let go of before the next is looked at.
+                    // SAFETY: I1 - linked entries are valid, and stay so until this returns: no owner goes on before.
                     let Some(entry) = (unsafe { left.as_ref() }) else { continue };
                     *left = entry.next.get();
                     prefetch(*left);
@@ -295,7 +285,7 @@ impl Due {
     }
 
     fn fire(&mut self, fire: &mut impl FnMut(&Entry)) {
-        // SAFETY: I1 - the owners keep their entries in place until these have fired.
+        // SAFETY: as in `advance`.
         self.entries[..self.len].iter().for_each(|&entry| fire(unsafe { &*entry }));
         self.len = 0;
     }
@@ -409,7 +399,7 @@ mod tests {
 
     #[test]
     fn the_next_deadline_of_a_lone_entry_is_exact() {
-        let mut wheel = Wheel::new(5_000);
+        let mut wheel = Wheel::boxed(5_000);
         let entry = Entry::new(ptr::null());
         // SAFETY: `entry` outlives the wheel's use of it.
         unsafe { wheel.arm(&entry, 3_600_000_000_123) };

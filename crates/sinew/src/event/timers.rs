@@ -12,12 +12,13 @@ use crate::os::clock;
 
 /// The armed deadlines of one worker.
 pub(crate) struct Timers {
-    wheel: Wheel,
+    /// Boxed: it is large, and most of it is never touched.
+    wheel: Box<Wheel>,
 }
 
 impl Timers {
     pub(crate) fn new() -> Self {
-        Self { wheel: Wheel::new(clock::now_ns()) }
+        Self { wheel: Wheel::boxed(clock::now_ns()) }
     }
 
     pub(crate) fn armed(&self) -> usize {

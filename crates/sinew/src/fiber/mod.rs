@@ -57,7 +57,7 @@ pub(crate) const INLINE_BYTES: usize = 64;
 /// One wake in so many of each fiber is timed: a clock read costs more than a yield.
 const SAMPLE_EVERY: u8 = 64;
 
-/// Whether anything is counted and timed. It always is, but in the build that `examples/counting.rs` compares with, which says what it costs.
+/// Whether anything is counted and timed. It always is, but in the build that `examples/counting.rs` compares with, which says what it costs. (Switches are how a worker that is held is known: there, each seems to be.)
 pub(crate) const COUNTS: bool = !cfg!(sinew_counters = "off");
 
 /// Marks: it is in a region in which it must not suspend.

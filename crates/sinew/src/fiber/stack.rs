@@ -13,7 +13,7 @@
 //! ```
 //!
 //! # Life of a stack
-//! carved (guard installed, when first needed) -> with a fiber <-> in a worker's cache <-> surplus in the depot, dirty -> trimmed: pages given
+//! reserved by a worker (from its second run of them on with guards and top pages, by one call each) -> carved (guarded, when first needed) -> with a fiber <-> in a worker's cache <-> surplus in the depot, dirty -> trimmed: pages given
 //! back, runs of neighbours in one call, off the hot path, when they have not been used for a second or two. Slabs stay mapped: address space is not memory.
 //!
 //! # Invariants
@@ -293,7 +293,7 @@ impl Depot {
     /// Makes the stack at `bottom` usable: its guard is counted, and installed unless it `is_guarded`.
     fn carve(&self, bottom: usize, is_guarded: bool) -> io::Result<()> {
         let kind = memory::guard_kind();
-        let full = kind == Guard::Protect && self.protected.load(Relaxed) >= protect_limit();
+        let full = !is_guarded && kind == Guard::Protect && self.protected.load(Relaxed) >= protect_limit();
         if full && !self.uncarve_one() {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         }
@@ -467,6 +467,7 @@ impl Cache {
             let surplus = row.idle.len().saturating_sub(keep);
             if surplus > 0 {
                 depot().put(Class(class as u8), row.idle.drain(..surplus));
+                row.cold = row.cold.saturating_sub(surplus);
             }
         }
     }

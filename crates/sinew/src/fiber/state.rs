@@ -291,7 +291,7 @@ impl State {
     /// Back to running, with the reason. By the fiber itself, once somebody has made it NOTIFIED.
     #[inline]
     pub(crate) fn end_wait(&self) -> Cause {
-        // Acquire: meets the Release in `claim`, `wake` and `cancel`. A subtraction, since only the fiber leaves NOTIFIED (I1): most CPUs give back what was there
+        // Acquire: meets the Release in `claim`, `wake` and `cancel`. A subtraction, since only the fiber leaves NOTIFIED (I1): x86 gives back what was there
         // before, and an `and` there is a loop.
         let before = self.0.fetch_sub(NOTIFIED - RUNNING, Acquire);
         debug_assert_eq!(before & PHASE, NOTIFIED, "resumed in {:?}", Snapshot(before));

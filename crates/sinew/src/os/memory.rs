@@ -13,7 +13,7 @@
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 const MADV_GUARD_INSTALL: i32 = 102;
 /// Ourselves, for `process_madvise`: 6.14+.
@@ -144,6 +144,11 @@ pub(crate) fn populate_all(bases: impl Iterator<Item = usize>, len: usize) {
 /// # Safety
 /// The advice may be given for these ranges.
 unsafe fn advise_all(bases: impl Iterator<Item = usize>, len: usize, advice: i32) -> bool {
+    /// An older kernel, or a sandbox, has refused it.
+    static REFUSED: AtomicBool = AtomicBool::new(false);
+    if REFUSED.load(Relaxed) {
+        return false;
+    }
     let mut ranges = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RANGES_MAX];
     let mut count = 0;
     for base in bases {
@@ -152,7 +157,9 @@ unsafe fn advise_all(bases: impl Iterator<Item = usize>, len: usize, advice: i32
     }
     // SAFETY: the kernel reads so many ranges; the caller's promise for what they are.
     let advised = unsafe { libc::syscall(libc::SYS_process_madvise, PIDFD_SELF, ranges.as_ptr(), count, advice, 0) };
-    usize::try_from(advised) == Ok(count * len)
+    let done = usize::try_from(advised) == Ok(count * len);
+    REFUSED.fetch_or(!done, Relaxed);
+    done
 }
 
 /// Takes a guard by `mprotect` away again, and with it its mappings.

@@ -271,7 +271,7 @@ pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut
     let mut tried = seen.filter(|_| !asks_first);
     let mut pauses = Pauses::new();
     loop {
-        // After each pause anew: one that may move is elsewhere by then, perhaps.
+        // After each pause anew, though that binds the fiber to its worker as all sleeps do.
         let me = Me::to_wait();
         let Me::Fiber(worker, control) = me else {
             return wait_as_thread(&me, descriptor, &mut call, deadline_ns);

@@ -20,7 +20,7 @@
 
 use crate::base::atomic::{AtomicU32, Relaxed, SeqCst, fence};
 
-pub(crate) const AWAKE: u32 = 0;
+const AWAKE: u32 = 0;
 pub(crate) const ASLEEP: u32 = 1;
 const NOTIFIED: u32 = 2;
 

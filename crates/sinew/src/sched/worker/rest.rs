@@ -51,6 +51,7 @@ impl Worker {
     pub(super) fn rest(&self) {
         self.seat().counters.ready.store(0, Relaxed);
         self.rested.set(true);
+        self.roam_ns.set(0);
         // Not with an errand to do: a poll would end at once, and nobody would do it.
         let may_spin = self.spin_limit_ns() != 0 && !self.deferred.get() && !self.source_calls() && !self.group().has_errands();
         if may_spin && self.mail_pays.get() && self.await_mail() {
@@ -165,13 +166,10 @@ impl Worker {
             add(&self.seat().counters.sleeps, 1);
             let begun_ns = clock::now_ns();
             // After the fence in `enter_sleep`, see `call_watcher`.
-            watch = self.begin_watch(begun_ns);
-            let watch_ns = match (post, &watch) {
-                (Post::Watcher, _) => begun_ns + ROAM_WATCH_NS,
-                (_, Some(_)) => begun_ns + WATCH_NS,
-                _ => u64::MAX,
-            };
-            let sleep_ns = sleep_ns.min(watch_ns);
+            let watch_ns = begun_ns + if post == Post::Watcher { ROAM_WATCH_NS } else { WATCH_NS };
+            watch = self.begin_watch(watch_ns);
+            let watches = watch.is_some() || post == Post::Watcher;
+            let sleep_ns = if watches { sleep_ns.min(watch_ns) } else { sleep_ns };
             self.seat.counters.idle_since_ns.store(begun_ns, Relaxed);
             if at_source {
                 self.sleep_at_source(sleep_ns);
@@ -200,6 +198,26 @@ impl Worker {
                 self.take_stuck(suspect);
             }
         }
+    }
+
+    /// Sleeps beside work that it leaves to others for a while. Its own mail, I/O and deadlines end that; new work does not.
+    pub(super) fn nap(&self, until_ns: u64) {
+        // SAFETY: I1, I2.
+        let until_ns = until_ns.min(unsafe { (*self.timers.get()).next_ns() });
+        let at_source = self.source_waits.get() != 0;
+        self.seat().set_rest(Rest { for_good: false, at_source });
+        self.seat().slot.lie_down();
+        if !self.seat().has_mail() {
+            let begun_ns = clock::now_ns();
+            self.seat.counters.idle_since_ns.store(begun_ns, Relaxed);
+            match at_source {
+                true => self.sleep_at_source(until_ns),
+                false => futex::wait(self.seat().slot.word(), ASLEEP, until_ns),
+            }
+            self.seat.counters.idle_since_ns.store(0, Relaxed);
+            add(&self.seat.counters.slept_ns, clock::now_ns() - begun_ns);
+        }
+        self.seat().slot.get_up();
     }
 
     /// Sees what the wake from a sleep cost, and whether to poll would have been better.
@@ -301,10 +319,10 @@ impl Worker {
     }
 
     /// Whom a worker that goes to sleep has to look after, and when: it may have to take a fiber from the slot of one that is held.
-    fn begin_watch(&self, now_ns: u64) -> Option<(Suspect, u64)> {
+    fn begin_watch(&self, until_ns: u64) -> Option<(Suspect, u64)> {
         let suspect = self.stuck()?;
         self.group().watchers.fetch_add(1, Relaxed);
-        Some((suspect, now_ns + WATCH_NS))
+        Some((suspect, until_ns))
     }
 }
 

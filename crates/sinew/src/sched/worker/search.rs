@@ -7,10 +7,9 @@ use crate::base::atomic::{Relaxed, spin_loop};
 use crate::base::deque::{Deque, Stolen};
 use crate::base::list::List;
 use crate::fiber::Control;
-use crate::os::{clock, futex};
+use crate::os::clock;
 use crate::sched::group::{CHILDREN_MAX, add, steal_one};
 use crate::sched::settings::{Policy, Queue};
-use crate::sched::slot::AWAKE;
 
 /// Rounds of the loop after which the policy is turned round for one. flare's number.
 const ROUNDS: u32 = 8;
@@ -182,7 +181,7 @@ impl Worker {
                 return false;
             }
             if !self.group().spins() || clock::now_ns() >= end_ns {
-                futex::wait(self.seat().slot.word(), AWAKE, end_ns + NAP_NS);
+                self.nap(end_ns + NAP_NS);
                 return !self.group().has_work();
             }
             // Where there are more threads than cores, the one that is to take it may have been pushed off this very core by our wake.

@@ -52,6 +52,8 @@ fn every_workload_runs_on_every_system() {
     for field in ["command", "date", "machine", "load_before", "load_after", "built_by"] {
         assert!(run["run"][field].is_string(), "{field} is missing: {last}");
     }
+    assert!(FIELDS.iter().all(|field| run.get(field).is_some()), "no row by shape: {last}");
+    assert_eq!(run["workload"], "run", "{last}");
     for line in lines {
         let row: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         let (workload, system) = (row["workload"].as_str().unwrap(), row["system"].as_str().unwrap());

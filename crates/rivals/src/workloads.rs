@@ -229,6 +229,9 @@ pub(crate) const FIRST: &[&str] = &[
     "timers-100k",
 ];
 
+/// Names by which workloads may be chosen too, each for one or several.
+pub(crate) const OTHER_NAMES: &[(&str, &[&str])] = &[("chan-ping-pong", &["ping-pong-1"]), ("chan-2to1", &["chan-2to1x1", "chan-2to1x2"])];
+
 fn one(job: Job) -> Vec<Case> {
     vec![Case { name: "", job }]
 }
@@ -276,8 +279,24 @@ fn curve(scale: Scale) -> Vec<Case> {
 
 /// The workload called `name`, or an error that lists what there is.
 pub(crate) fn named(name: &str) -> Result<&'static Workload, String> {
-    let known = || ALL.iter().map(|workload| workload.name).collect::<Vec<_>>().join(", ");
+    let others = OTHER_NAMES.iter().map(|(name, _)| *name);
+    let known = || ALL.iter().map(|workload| workload.name).chain(others).collect::<Vec<_>>().join(", ");
     ALL.iter().find(|workload| workload.name == name).ok_or_else(|| format!("there is no workload {name:?}; there are: {}", known()))
+}
+
+/// What one name on the command line stands for.
+#[derive(Clone)]
+pub(crate) struct Chosen {
+    pub(crate) name: String,
+    pub(crate) workloads: Vec<&'static Workload>,
+}
+
+/// As `named`, for other names too.
+pub(crate) fn chosen(name: &str) -> Result<Chosen, String> {
+    let own = [name];
+    let names = OTHER_NAMES.iter().find(|(other, _)| *other == name).map_or(&own[..], |(_, names)| names);
+    let workloads = names.iter().map(|name| named(name)).collect::<Result<_, _>>()?;
+    Ok(Chosen { name: name.into(), workloads })
 }
 
 /// Systems in the comparison of `workload`.
@@ -294,6 +313,18 @@ mod tests {
     fn an_unknown_workload_is_refused_with_the_list() {
         let error = named("yield-7").err().expect("there is no such workload");
         assert!(error.contains("yield-7") && error.contains("yield-1000x2") && error.contains("curve"), "{error}");
+    }
+
+    #[test]
+    fn other_names_stand_for_workloads_and_are_none_themselves() {
+        let names = |name| chosen(name).unwrap().workloads.iter().map(|workload| workload.name).collect::<Vec<_>>();
+        assert_eq!(names("chan-ping-pong"), ["ping-pong-1"]);
+        assert_eq!(names("chan-2to1"), ["chan-2to1x1", "chan-2to1x2"]);
+        assert_eq!(names("skynet"), ["skynet"]);
+        for (name, _) in OTHER_NAMES {
+            assert!(chosen(name).is_ok() && named(name).is_err(), "{name}");
+        }
+        assert!(chosen("yield-7").err().expect("there is no such workload").contains("chan-2to1"));
     }
 
     #[test]

@@ -32,7 +32,17 @@ fn what_is_unknown_is_refused_with_what_there_is() {
 #[test]
 fn the_list_names_workloads_and_systems() {
     let list = text(&rivals(&["list"]).stdout);
-    for name in ["switch-nested", "wake-from-thread", "parked-memory", "echo-10000", "tokio-ct", "smol", "corosensei", "limit-uring-1"] {
+    for name in [
+        "switch-nested",
+        "wake-from-thread",
+        "parked-memory",
+        "echo-10000",
+        "tokio-ct",
+        "smol",
+        "corosensei",
+        "limit-uring-1",
+        "chan-ping-pong",
+    ] {
         assert!(list.contains(name), "{name} is missing: {list}");
     }
 }

@@ -137,15 +137,12 @@ pub(crate) const ALL: &[Workload] = &[
     Workload {
         name: "mutex-100",
         about: "100 tasks take one lock, add one and let go, two workers; wall time by all turns, and in a run of its own the longest that a task needed for one turn",
-        cases: |scale| {
-            let job = |deed| repeated(deed, scale).tasks(100).workers(2);
-            vec![Case { name: "", job: job(Deed::Mutex) }, Case { name: "max-wait", job: job(Deed::MutexWait) }]
-        },
+        cases: |scale| contended(scale, Deed::Mutex, Deed::MutexWait),
     },
     Workload {
         name: "rwlock-9010",
         about: "100 tasks take one lock, nine times of ten to read and once to write, two workers; wall time by all turns",
-        cases: |scale| one(repeated(Deed::RwLock, scale).tasks(100).workers(2)),
+        cases: |scale| one(contend(scale, Deed::RwLock)),
     },
     Workload {
         name: "ping-pong-1",
@@ -242,6 +239,17 @@ fn repeated(deed: Deed, scale: Scale) -> Job {
     Job::new(deed).turns(TURNS_FIRST).budget_ms(scale.budget_ms())
 }
 
+/// A lock that 100 tasks want. Its run is as long at every size that something is learnt from: a lock that lets one task take it again and again shows that in no shorter time.
+fn contend(scale: Scale, deed: Deed) -> Job {
+    let budget_ms = scale.pick(Scale::Full, Scale::Full, Scale::Tiny).budget_ms();
+    repeated(deed, scale).tasks(100).workers(2).budget_ms(budget_ms)
+}
+
+/// All turns, and in a run of its own the longest.
+fn contended(scale: Scale, all: Deed, longest: Deed) -> Vec<Case> {
+    vec![Case { name: "", job: contend(scale, all) }, Case { name: "max-wait", job: contend(scale, longest) }]
+}
+
 fn echoes(scale: Scale, connections: usize) -> Vec<Case> {
     // A turn of ten thousand takes a tenth of a second.
     let turns_ms = scale.pick(2000, 500, 20) * if connections < 10_000 { 1 } else { 2 };
@@ -335,6 +343,17 @@ mod tests {
                 || workload.name.contains("echo-")
                 || workload.name == "http-hello";
             assert!(ours && names.len() > 2, "{}: {names:?}", workload.name);
+        }
+    }
+
+    #[test]
+    fn locks_that_many_want_run_as_long_in_short_runs() {
+        for name in ["mutex-100", "rwlock-9010"] {
+            let budgets =
+                |scale| (named(name).unwrap().cases)(scale).iter().map(|case| (case.name, case.job.budget_ms)).collect::<Vec<_>>();
+            assert!(budgets(Scale::Full).iter().all(|(_, budget_ms)| *budget_ms == 300), "{name}");
+            assert_eq!(budgets(Scale::Short), budgets(Scale::Full), "{name}");
+            assert!(budgets(Scale::Tiny).iter().all(|(_, budget_ms)| *budget_ms == 1), "{name}");
         }
     }
 

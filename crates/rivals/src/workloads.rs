@@ -141,8 +141,8 @@ pub(crate) const ALL: &[Workload] = &[
     },
     Workload {
         name: "rwlock-9010",
-        about: "100 tasks take one lock, nine times of ten to read and once to write, two workers; wall time by all turns",
-        cases: |scale| one(contend(scale, Deed::RwLock)),
+        about: "100 tasks take one lock, nine times of ten to read and once to write, two workers; wall time by all turns, and in a run of its own the longest that a task needed for one turn",
+        cases: |scale| contended(scale, Deed::RwLock, Deed::RwLockWait),
     },
     Workload {
         name: "ping-pong-1",
@@ -239,15 +239,12 @@ fn repeated(deed: Deed, scale: Scale) -> Job {
     Job::new(deed).turns(TURNS_FIRST).budget_ms(scale.budget_ms())
 }
 
-/// A lock that 100 tasks want. Its run is as long at every size that something is learnt from: a lock that lets one task take it again and again shows that in no shorter time.
-fn contend(scale: Scale, deed: Deed) -> Job {
-    let budget_ms = scale.pick(Scale::Full, Scale::Full, Scale::Tiny).budget_ms();
-    repeated(deed, scale).tasks(100).workers(2).budget_ms(budget_ms)
-}
-
-/// All turns, and in a run of its own the longest.
+/// A lock that 100 tasks want: all turns, and in a run of its own the longest. The runs are as long at every size that something is learnt from: a lock that lets one
+/// task take it again and again shows that in no shorter time.
 fn contended(scale: Scale, all: Deed, longest: Deed) -> Vec<Case> {
-    vec![Case { name: "", job: contend(scale, all) }, Case { name: "max-wait", job: contend(scale, longest) }]
+    let budget_ms = scale.pick(Scale::Full, Scale::Full, Scale::Tiny).budget_ms();
+    let job = |deed| repeated(deed, scale).tasks(100).workers(2).budget_ms(budget_ms);
+    vec![Case { name: "", job: job(all) }, Case { name: "max-wait", job: job(longest) }]
 }
 
 fn echoes(scale: Scale, connections: usize) -> Vec<Case> {

@@ -63,21 +63,22 @@ func main() {
 	runtime.GOMAXPROCS(workers)
 
 	deeds := map[string]func(){
-		"yield":      func() { paced(tasks, yields) },
-		"spawn-join": func() { paced(1, spawnJoin) },
-		"spawn-all":  func() { paced(tasks, spawnAll) },
-		"fan-out":    func() { paced(tasks, fanOut) },
-		"unbalanced": unbalanced,
-		"skynet":     skynet,
-		"wake":       wake,
-		"timers":     func() { timers(""); timers("warm-") },
-		"parked":     parked,
-		"idle":       idle,
-		"storm":      storm,
-		"mutex":      func() { paced(tasks, mutex) },
-		"mutex-wait": mutexWait,
-		"rw-lock":    func() { paced(tasks, rwLock) },
-		"ping-pong":  func() { pingPong(func() {}) },
+		"yield":        func() { paced(tasks, yields) },
+		"spawn-join":   func() { paced(1, spawnJoin) },
+		"spawn-all":    func() { paced(tasks, spawnAll) },
+		"fan-out":      func() { paced(tasks, fanOut) },
+		"unbalanced":   unbalanced,
+		"skynet":       skynet,
+		"wake":         wake,
+		"timers":       func() { timers(""); timers("warm-") },
+		"parked":       parked,
+		"idle":         idle,
+		"storm":        storm,
+		"mutex":        func() { paced(tasks, mutex) },
+		"mutex-wait":   mutexWait,
+		"rw-lock":      func() { paced(tasks, rwLock) },
+		"rw-lock-wait": rwLockWait,
+		"ping-pong":    func() { pingPong(func() {}) },
 		// Two goroutines that keep their threads are on two.
 		"ping-pong-apart": func() { pingPong(runtime.LockOSThread) },
 		"two-to-one":      func() { paced(producers, func(turns int) time.Duration { return stream(turns, 1) }) },
@@ -423,13 +424,23 @@ func mutexWait() {
 		check(sum, uint64(tasks*turns))
 		return took
 	})
-	sort.Slice(longest, func(i, j int) bool { return longest[i] < longest[j] })
-	say("-", "us", float64(longest[tasks-1].Nanoseconds())/1e3)
+	sayLongest(longest)
+}
+
+// sayLongest is told the longest wait of each goroutine.
+func sayLongest(waits []time.Duration) {
+	var longest time.Duration
+	for _, wait := range waits {
+		if wait > longest {
+			longest = wait
+		}
+	}
+	say("-", "us", float64(longest.Nanoseconds())/1e3)
 }
 
 func rwLock(turns int) time.Duration {
 	var lock sync.RWMutex
-	var sum, writes uint64
+	var sum uint64
 	took := together(func(index int) {
 		var seen uint64
 		for i := 0; i < turns; i++ {
@@ -446,11 +457,50 @@ func rwLock(turns int) time.Duration {
 		}
 		runtime.KeepAlive(seen)
 	})
-	for index := 0; index < tasks; index++ {
-		writes += uint64((index+turns+turnsPerWrite-1)/turnsPerWrite - (index+turnsPerWrite-1)/turnsPerWrite)
-	}
-	check(sum, writes)
+	check(sum, writes(turns))
 	return took
+}
+
+func rwLockWait() {
+	var longest []time.Duration
+	untilEnough(func(turns int) time.Duration {
+		var lock sync.RWMutex
+		var sum uint64
+		longest = make([]time.Duration, tasks)
+		took := together(func(index int) {
+			var seen uint64
+			var own time.Duration
+			for i := 0; i < turns; i++ {
+				start := time.Now()
+				if (index+i)%turnsPerWrite == 0 {
+					lock.Lock()
+					sum++
+					seen = sum
+					lock.Unlock()
+				} else {
+					lock.RLock()
+					seen = sum
+					lock.RUnlock()
+				}
+				if took := time.Since(start); took > own {
+					own = took
+				}
+			}
+			runtime.KeepAlive(seen)
+			longest[index] = own
+		})
+		check(sum, writes(turns))
+		return took
+	})
+	sayLongest(longest)
+}
+
+// writes are those of all goroutines at a lock for reading and writing.
+func writes(turns int) (all uint64) {
+	for index := 0; index < tasks; index++ {
+		all += uint64((index+turns+turnsPerWrite-1)/turnsPerWrite - (index+turnsPerWrite-1)/turnsPerWrite)
+	}
+	return all
 }
 
 // pingPong uses channels without places, as Go programs do. Each of the two begins with place.

@@ -44,6 +44,8 @@ pub(crate) enum Deed {
     MutexWait,
     /// `tasks` tasks, all started, take one lock for reading nine times of ten and for writing once, `turns` times each.
     RwLock,
+    /// The same: the longest time that a task needed for one turn, be it to read or to write.
+    RwLockWait,
     /// Two tasks send a message to and fro through two channels of one place, `turns` times.
     PingPong,
     /// The same, each task on a worker of its own, where it stays.
@@ -88,7 +90,7 @@ impl Deed {
             Self::Switch | Self::SwitchNested => Kind::Switch,
             Self::Yield | Self::SpawnJoin | Self::SpawnAll | Self::FanOut | Self::Unbalanced | Self::Skynet => Kind::Task,
             Self::Wake | Self::Timers | Self::Parked | Self::Idle | Self::Storm => Kind::Task,
-            Self::Mutex | Self::MutexWait | Self::RwLock => Kind::Lock,
+            Self::Mutex | Self::MutexWait | Self::RwLock | Self::RwLockWait => Kind::Lock,
             Self::PingPong | Self::PingPongApart | Self::TwoToOne | Self::TwoToTwo | Self::Select | Self::Oneshot => Kind::Channel,
             Self::Echo | Self::EchoShared | Self::Hog | Self::HogPaced | Self::Http => Kind::Server,
             Self::FileRead => Kind::File,

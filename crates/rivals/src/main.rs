@@ -35,7 +35,7 @@ use crate::results::{Results, Run};
 use crate::rounds::Plan;
 use crate::row::Row;
 use crate::systems::System;
-use crate::workloads::{Scale, Workload};
+use crate::workloads::{Chosen, Scale};
 
 /// The same work on Sinew and on its rivals, measured side by side.
 #[derive(Parser)]
@@ -93,8 +93,8 @@ enum Command {
 #[derive(Args)]
 struct Choice {
     /// Only this workload (may be given again); all by default.
-    #[arg(long = "workload", value_name = "W", value_parser = workloads::named)]
-    workloads: Vec<&'static Workload>,
+    #[arg(long = "workload", value_name = "W", value_parser = workloads::chosen)]
+    workloads: Vec<Chosen>,
     /// Only this system (may be given again); all by default.
     #[arg(long = "system", value_name = "S", value_parser = systems::named)]
     systems: Vec<&'static System>,
@@ -153,7 +153,8 @@ impl Choice {
             let time = FIRST_ANSWER - Duration::from_secs(scale.limit_seconds());
             return Plan { workloads, systems, rounds, workers, scale, end: Some(Instant::now() + time) };
         }
-        let workloads = if self.workloads.is_empty() { workloads::ALL.iter().collect() } else { self.workloads.clone() };
+        let chosen = || self.workloads.iter().flat_map(|chosen| chosen.workloads.iter().copied()).collect();
+        let workloads = if self.workloads.is_empty() { workloads::ALL.iter().collect() } else { chosen() };
         let systems = if self.systems.is_empty() { systems::ALL.iter().collect() } else { self.systems.clone() };
         Plan { workloads, systems, rounds, workers, scale, end: None }
     }
@@ -251,6 +252,10 @@ fn list() -> ExitCode {
         println!("  {:<17} {}", workload.name, workload.about);
         println!("  {:<17} on {}", "", workloads::systems(workload).map(|system| system.name).collect::<Vec<_>>().join(", "));
     }
+    println!("other names of workloads:");
+    for (name, names) in workloads::OTHER_NAMES {
+        println!("  {name:<17} {}", names.join(" and "));
+    }
     println!("systems:");
     for system in systems::ALL {
         let version = (system.version)().unwrap_or_else(|why| why);
@@ -289,6 +294,7 @@ mod tests {
         for (subcommand, options) in [
             ("report", "--workload skynet --system go --rounds 2 --workers 8 --quick"),
             ("run --json", "--rounds 5 --short"),
+            ("run", "--workload chan-2to1"),
             ("run", "--rounds 9"),
         ] {
             let line = format!("cargo run --release -p rivals -- {subcommand} {options}");
@@ -322,6 +328,8 @@ mod tests {
             assert_eq!(names(&plan), (vec!["curve"], systems::ALL.iter().map(|system| system.name).collect()), "{line}");
             assert_eq!((plan.scale, plan.end), (Scale::Short, None), "{line}");
         }
+        let plan = choice("-- run --workload chan-2to1 --workload chan-ping-pong").plan();
+        assert_eq!(names(&plan).0, ["chan-2to1x1", "chan-2to1x2", "ping-pong-1"]);
         let plan = choice("-- run --quick --system smol").plan();
         assert_eq!((plan.workloads.len(), plan.systems.len(), plan.end), (workloads::ALL.len(), 1, None));
         let plan = choice("-- run --short --rounds 5").plan();

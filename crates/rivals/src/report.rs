@@ -121,10 +121,11 @@ fn target_table(rows: &[Row]) -> String {
             Some(verdict) => {
                 let unit = short(&verdict.unit);
                 let against = verdict.against.as_ref().map_or("-".into(), |(system, value)| format!("{system}: {} {unit}", figure(*value)));
-                let met = if verdict.met() { "yes" } else { "**no**" };
+                let met = verdict.words();
                 let allows = verdict.against.as_ref().map_or("-".into(), |_| format!("{} {unit}", figure(verdict.limit)));
                 writeln!(table, "| {name} | {} {unit} | {against} | {words} | {allows} | {met} |", figure(verdict.ours))
             }
+            None if target.is_failed(rows) => writeln!(table, "| {name} | failed | - | {words} | - | **no** |"),
             None => writeln!(table, "| {name} | - | - | {words} | - | not measured |"),
         };
     }
@@ -190,7 +191,8 @@ mod tests {
     fn rows() -> Vec<Row> {
         vec![
             Row::new("yield-1".into(), "sinew", "ns", &[5.0, 6.0, 7.0], None),
-            Row::new("yield-1".into(), "smol", "ns", &[82.0], None),
+            Row::new("yield-1".into(), "smol", "ns", &[82.0; 4], None),
+            Row::new("fan-out".into(), "sinew", "", &[], Some("no".into())),
             Row::new("yield-1".into(), "may", "", &[], Some("a | b".into())),
             Row::new("curve/yield-1k".into(), "sinew", "ns", &[11.0], None),
             Row::new("curve/yield-10k".into(), "sinew", "ns", &[12.0], None),
@@ -206,7 +208,8 @@ mod tests {
     #[test]
     fn the_page_says_what_was_met_and_what_failed() {
         let page = page("docs/rivals/results.jsonl", &results(rows()));
-        assert!(page.contains("| yield-1 | 6.00 ns | smol: 82.0 ns | <= 0.30 x best rival | 24.6 ns | yes |"), "{page}");
+        assert!(page.contains("| yield-1 | 6.00 ns | smol: 82.0 ns | <= 0.30 x best rival | 24.6 ns | yes, of 3 rounds |"), "{page}");
+        assert!(page.contains("| fan-out | failed | - | <= 0.80 x best runtime | - | **no** |"), "{page}");
         assert!(page.contains("| skynet | - | - | <= 0.70 x best rival | - | not measured |"), "{page}");
         assert!(page.contains("| may | failed: a \\| b | 0 |"), "{page}");
     }
@@ -245,7 +248,7 @@ mod tests {
         write(&out, &results).unwrap();
         let page = fs::read_to_string(out.join("rivals.md")).unwrap();
         let links: Vec<_> = page.split('"').filter(|part| part.ends_with(".svg")).collect();
-        assert_eq!(links.len(), 2 * 2 + 2, "{links:?}");
+        assert_eq!(links.len(), 3 * 2 + 2, "{links:?}");
         for link in links.iter().filter(|link| !link.contains("curve-spawn")) {
             let svg = fs::read_to_string(out.join(link)).unwrap();
             assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{link}");

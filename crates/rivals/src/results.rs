@@ -1,5 +1,6 @@
-//! What `run --json` prints and `report` reads: lines of rows, and behind the rows of a run one line that says where and how it was made, `{"run":{..}}`.
+//! What `run --json` prints and `report` reads: lines of rows, and behind the rows of a run one more that has no figures and says where and how it was made, as `"run":{..}`.
 //!
+//! That line has the fields of a row, so that who reads these of each line stumbles over none; older files have `{"run":{..}}` alone, which is read too.
 //! The line of the run comes last, since it has the load of the machine before and after; files of several runs may be joined. A file without such lines is read too.
 
 use serde::{Deserialize, Serialize};
@@ -58,8 +59,17 @@ impl Run {
     }
 
     pub(crate) fn json(&self) -> String {
-        serde_json::json!({ "run": self }).to_string()
+        let row = Row::new("run".into(), "rivals", "-", &[], None);
+        serde_json::to_string(&Line { row, run: self }).expect("a run is plain data")
     }
+}
+
+/// The line of a run.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    row: Row,
+    run: &'a Run,
 }
 
 /// The rows of one run or of several.
@@ -115,7 +125,15 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_a_run_and_a_run_without_its_load_are_read() {
+    fn the_line_of_a_run_has_the_fields_of_a_row_without_figures() {
+        let line = Run::begin("rivals run".into()).json();
+        let begins = r#"{"workload":"run","system":"rivals","unit":"-","median":null,"min":null,"max":null,"rounds":0,"run":{"command":"#;
+        assert!(line.starts_with(begins), "{line}");
+        assert!(serde_json::from_str::<Row>(&line).is_ok(), "{line}");
+    }
+
+    #[test]
+    fn rows_without_a_run_and_a_run_of_an_older_form_are_read() {
         assert_eq!(Results::read(&format!("{}\n\n", row().json())).unwrap(), Results { runs: vec![], rows: vec![row()] });
         let old = r#"{"run":{"command":"c","date":"2026-11-16","machine":"m","built_by":"rustc","versions":["sinew 0.1.0"]}}"#;
         let runs = Results::read(old).unwrap().runs;

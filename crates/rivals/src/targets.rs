@@ -4,6 +4,9 @@ use crate::row::Row;
 use crate::systems::{self, Side};
 use crate::table::figure;
 
+/// A verdict of fewer rounds says how many they were: so many has a run whose figures are quoted.
+const ROUNDS_QUOTED: usize = 5;
+
 /// Against what our figure is held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bound {
@@ -37,6 +40,8 @@ pub(crate) const ALL: &[Target] = &[
     Target::of("spawn-join-1", Bound::Best(0.6)),
     Target::of("spawn-join-2", Bound::Best(0.7)),
     Target::of("spawn-million", Bound::Best(0.7)),
+    // Peak memory is bounded by what is alive: a million tasks with their handles, 256 bytes each; in MB.
+    Target::of("spawn-million/peak", Bound::Fixed(256.0)),
     Target::of("fan-out", Bound::BestRuntime(0.8)),
     Target::of("unbalanced", Bound::BestRuntime(0.8)),
     Target::of("unbalanced/fine", Bound::BestRuntime(0.8)),
@@ -47,6 +52,7 @@ pub(crate) const ALL: &[Target] = &[
     Target::of("parked-memory/1M", Bound::Fixed(4.8 * 1024.0)),
     Target::of("parked-memory/1M-64k-stacks", Bound::Fixed(4.4 * 1024.0)),
     Target::of("parked-memory/1M/vmas", Bound::Fixed(99.0)),
+    Target::of("parked-memory/1M-64k-stacks/vmas", Bound::Fixed(99.0)),
     // What is printed as 0.00.
     Target::of("idle-cpu", Bound::Fixed(0.005)),
     Target::of("yield-storm/p99", Bound::BestRuntime(1.0)),
@@ -94,11 +100,27 @@ pub(crate) struct Verdict {
     /// The system and figure that the bound comes from; none if it is fixed.
     pub(crate) against: Option<(String, f64)>,
     pub(crate) limit: f64,
+    /// Whether a round of ours failed: then our figure is of the others.
+    pub(crate) failed: bool,
+    /// Rounds of our figure or of that it is held against, whichever has fewer.
+    pub(crate) rounds: usize,
 }
 
 impl Verdict {
     pub(crate) fn met(&self) -> bool {
-        self.ours <= self.limit
+        !self.failed && self.ours <= self.limit
+    }
+
+    /// Whether it was met, and what speaks against believing it.
+    pub(crate) fn words(&self) -> String {
+        let mut words = String::from(if self.met() { "yes" } else { "**no**" });
+        if self.failed {
+            words += ", a round failed";
+        }
+        if self.rounds < ROUNDS_QUOTED {
+            words += &format!(", of {} round{}", self.rounds, if self.rounds == 1 { "" } else { "s" });
+        }
+        words
     }
 }
 
@@ -116,20 +138,42 @@ impl Target {
         if self.ours == "sinew" { self.figure.into() } else { format!("{} of {}", self.figure, self.ours) }
     }
 
+    /// The row's name, and its unit if that is needed.
+    fn row(&self) -> (&'static str, &'static str) {
+        self.figure.split_once(' ').unwrap_or((self.figure, ""))
+    }
+
+    /// Whether ours was tried and gave no figure at all. Such a row has no unit, and names its case but none of the case's figures.
+    pub(crate) fn is_failed(&self, rows: &[Row]) -> bool {
+        let (workload, _) = self.row();
+        let of_us = |row: &&Row| row.system == self.ours && (row.error.is_some() || row.median.is_some());
+        let meant = |row: &&Row| workload.strip_prefix(&*row.workload).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        // The longest name is the nearest: a case may have failed beside another whose name is the whole workload's.
+        let nearest = rows.iter().filter(of_us).filter(meant).max_by_key(|row| row.workload.len());
+        nearest.is_some_and(|row| row.median.is_none())
+    }
+
     /// `None` if the results lack what it needs.
     pub(crate) fn judge(&self, rows: &[Row]) -> Option<Verdict> {
-        let (workload, unit) = self.figure.split_once(' ').unwrap_or((self.figure, ""));
+        let (workload, unit) = self.row();
         let meant = |row: &&Row| row.workload == workload && (unit.is_empty() || row.unit == unit);
-        let figures: Vec<(&Row, f64)> = rows.iter().filter(meant).filter_map(|row| Some((row, row.median?))).collect();
+        let figures: Vec<Figure<'_>> = rows.iter().filter(meant).filter_map(|row| Some((row, row.median?))).collect();
         let of = |name: &str| figures.iter().find(|(row, _)| row.system == name).copied();
         let (row, ours) = of(self.ours)?;
-        let (against, limit) = match self.bound {
+        let (theirs, limit) = match self.bound {
             Bound::Fixed(limit) => (None, limit),
-            Bound::Of(name, times) => of(name).map(|(row, value)| (Some((row.system.clone(), value)), value * times))?,
-            Bound::Best(times) => best(&figures, &[Side::Runtime, Side::Rival], times)?,
-            Bound::BestRuntime(times) => best(&figures, &[Side::Runtime], times)?,
+            Bound::Of(name, times) => held(of(name)?, times),
+            Bound::Best(times) => held(best(&figures, &[Side::Runtime, Side::Rival])?, times),
+            Bound::BestRuntime(times) => held(best(&figures, &[Side::Runtime])?, times),
         };
-        Some(Verdict { ours, unit: row.unit.clone(), against, limit })
+        Some(Verdict {
+            ours,
+            unit: row.unit.clone(),
+            against: theirs.map(|(row, value)| (row.system.clone(), value)),
+            limit,
+            failed: row.error.is_some(),
+            rounds: theirs.map_or(row.rounds, |(other, _)| other.rounds.min(row.rounds)),
+        })
     }
 
     /// The bound in words.
@@ -144,16 +188,26 @@ impl Target {
     }
 }
 
-/// The best of those on `sides` with its figure, and so many times that figure.
-fn best(figures: &[(&Row, f64)], sides: &[Side], times: f64) -> Option<(Option<(String, f64)>, f64)> {
+/// A row with its figure.
+type Figure<'a> = (&'a Row, f64);
+
+/// What ours is held against, and so many times its figure.
+fn held(theirs: Figure<'_>, times: f64) -> (Option<Figure<'_>>, f64) {
+    (Some(theirs), theirs.1 * times)
+}
+
+/// The best of those on `sides`.
+fn best<'a>(figures: &[Figure<'a>], sides: &[Side]) -> Option<Figure<'a>> {
     let rivals = figures.iter().filter(|(row, _)| systems::named(&row.system).is_ok_and(|system| sides.contains(&system.side)));
-    let (row, value) = rivals.min_by(|(_, one), (_, other)| one.total_cmp(other))?;
-    Some((Some((row.system.clone(), *value)), value * times))
+    rivals.min_by(|(_, one), (_, other)| one.total_cmp(other)).copied()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::{Deed, Job, Kind};
+    use crate::systems::Takes;
+    use crate::workloads::{self, Case, Scale, Workload};
 
     fn row(system: &str, value: f64) -> Row {
         Row::new("yield-1".into(), system, "ns", &[value], None)
@@ -201,10 +255,70 @@ mod tests {
     }
 
     #[test]
-    fn every_target_names_a_workload() {
+    fn a_row_of_ours_that_failed_meets_nothing() {
+        let failed = |name: &str, values: &[f64]| {
+            Row::new(name.into(), "sinew", if values.is_empty() { "" } else { "ns" }, values, Some("no".into()))
+        };
+        let target = Target::of("yield-1", Bound::Fixed(9.0));
+        let verdict = target.judge(&[failed("yield-1", &[1.0; 5])]).unwrap();
+        assert_eq!((verdict.met(), verdict.words().as_str()), (false, "**no**, a round failed"));
+        let target = Target::of("mutex-100/max-wait", Bound::Fixed(9.0));
+        for (rows, is_failed) in [
+            (vec![failed("mutex-100/max-wait", &[])], true),
+            (vec![failed("mutex-100", &[])], true),
+            (vec![failed("mutex-100", &[]), failed("mutex-100/max-wait", &[1.0])], false),
+            (vec![failed("mutex-10", &[]), row("sinew", 1.0)], false),
+            (vec![], false),
+        ] {
+            assert_eq!(target.is_failed(&rows), is_failed, "{rows:?}");
+        }
+    }
+
+    #[test]
+    fn a_verdict_of_few_rounds_says_so() {
+        let row = |system: &str, rounds| Row::new("yield-1".into(), system, "ns", &vec![4.0; rounds], None);
+        let words = |bound, ours, theirs| Target::of("yield-1", bound).judge(&[row("sinew", ours), row("smol", theirs)]).unwrap().words();
+        assert_eq!(words(Bound::Best(1.0), 5, 5), "yes");
+        assert_eq!(words(Bound::Best(1.0), 3, 5), "yes, of 3 rounds");
+        assert_eq!(words(Bound::Best(0.5), 5, 1), "**no**, of 1 round");
+        assert_eq!(words(Bound::Fixed(9.0), 5, 1), "yes");
+    }
+
+    /// The figures of a job as the names of rows have them, empty if they have none; its units where those tell several apart.
+    fn figures(job: &Job) -> &'static [&'static str] {
+        match job.deed {
+            Deed::SpawnAll | Deed::Skynet if job.budget_ms == 0 => &["", "/peak"],
+            Deed::Unbalanced => &["", "/ratio"],
+            Deed::Wake => &["/p50", "/p99", "/p999"],
+            Deed::Storm => &["/p50", "/p99", "/p999", "/wake-p50", "/wake-p99", "/wake-p999"],
+            Deed::Timers => &["/cpu", "/p50", "/p99", "/warm-cpu", "/warm-p50", "/warm-p99"],
+            Deed::Parked => &["", "/vmas"],
+            deed if matches!(deed.kind(), Kind::Server | Kind::File) => {
+                &[" us_cpu_per_request", " requests_per_s", " p50_us", " p99_us", " p999_us"]
+            }
+            _ => &[""],
+        }
+    }
+
+    /// The job that gives a target's figure.
+    fn job_of(target: &Target) -> Option<Job> {
+        let gives = |workload: &Workload, case: &Case| {
+            let name = [workload.name, case.name].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/");
+            figures(&case.job).iter().any(|figure| format!("{name}{figure}") == target.figure)
+        };
+        let cases = workloads::ALL.iter().flat_map(|workload| (workload.cases)(Scale::Full).into_iter().map(move |case| (workload, case)));
+        cases.into_iter().find(|(workload, case)| gives(workload, case)).map(|(_, case)| case.job)
+    }
+
+    #[test]
+    fn every_target_names_a_figure_and_systems_that_have_it() {
         for target in ALL {
-            let name = target.figure.split(['/', ' ']).next().unwrap();
-            assert!(crate::workloads::named(name).is_ok(), "{}", target.figure);
+            let job = job_of(target).unwrap_or_else(|| panic!("no workload gives {}", target.figure));
+            let other = if let Bound::Of(name, _) = target.bound { Some(name) } else { None };
+            for name in other.into_iter().chain([target.ours]) {
+                let system = systems::named(name).unwrap_or_else(|error| panic!("{}: {error}", target.figure));
+                assert!(matches!((system.takes)(&job), Takes::Yes), "{name} does not do {}", target.figure);
+            }
         }
     }
 }

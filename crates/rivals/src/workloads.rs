@@ -137,15 +137,12 @@ pub(crate) const ALL: &[Workload] = &[
     Workload {
         name: "mutex-100",
         about: "100 tasks take one lock, add one and let go, two workers; wall time by all turns, and in a run of its own the longest that a task needed for one turn",
-        cases: |scale| {
-            let job = |deed| repeated(deed, scale).tasks(100).workers(2);
-            vec![Case { name: "", job: job(Deed::Mutex) }, Case { name: "max-wait", job: job(Deed::MutexWait) }]
-        },
+        cases: |scale| contended(scale, Deed::Mutex, Deed::MutexWait),
     },
     Workload {
         name: "rwlock-9010",
-        about: "100 tasks take one lock, nine times of ten to read and once to write, two workers; wall time by all turns",
-        cases: |scale| one(repeated(Deed::RwLock, scale).tasks(100).workers(2)),
+        about: "100 tasks take one lock, nine times of ten to read and once to write, two workers; wall time by all turns, and in a run of its own the longest that a task needed for one turn",
+        cases: |scale| contended(scale, Deed::RwLock, Deed::RwLockWait),
     },
     Workload {
         name: "ping-pong-1",
@@ -229,6 +226,9 @@ pub(crate) const FIRST: &[&str] = &[
     "timers-100k",
 ];
 
+/// Names by which workloads may be chosen too, each for one or several.
+pub(crate) const OTHER_NAMES: &[(&str, &[&str])] = &[("chan-ping-pong", &["ping-pong-1"]), ("chan-2to1", &["chan-2to1x1", "chan-2to1x2"])];
+
 fn one(job: Job) -> Vec<Case> {
     vec![Case { name: "", job }]
 }
@@ -237,6 +237,14 @@ fn repeated(deed: Deed, scale: Scale) -> Job {
     /// Turns of the first, cold run.
     const TURNS_FIRST: usize = 20;
     Job::new(deed).turns(TURNS_FIRST).budget_ms(scale.budget_ms())
+}
+
+/// A lock that 100 tasks want: all turns, and in a run of its own the longest. The runs are as long at every size that something is learnt from: a lock that lets one
+/// task take it again and again shows that in no shorter time.
+fn contended(scale: Scale, all: Deed, longest: Deed) -> Vec<Case> {
+    let budget_ms = scale.pick(Scale::Full, Scale::Full, Scale::Tiny).budget_ms();
+    let job = |deed| repeated(deed, scale).tasks(100).workers(2).budget_ms(budget_ms);
+    vec![Case { name: "", job: job(all) }, Case { name: "max-wait", job: job(longest) }]
 }
 
 fn echoes(scale: Scale, connections: usize) -> Vec<Case> {
@@ -276,8 +284,24 @@ fn curve(scale: Scale) -> Vec<Case> {
 
 /// The workload called `name`, or an error that lists what there is.
 pub(crate) fn named(name: &str) -> Result<&'static Workload, String> {
-    let known = || ALL.iter().map(|workload| workload.name).collect::<Vec<_>>().join(", ");
+    let others = OTHER_NAMES.iter().map(|(name, _)| *name);
+    let known = || ALL.iter().map(|workload| workload.name).chain(others).collect::<Vec<_>>().join(", ");
     ALL.iter().find(|workload| workload.name == name).ok_or_else(|| format!("there is no workload {name:?}; there are: {}", known()))
+}
+
+/// What one name on the command line stands for.
+#[derive(Clone)]
+pub(crate) struct Chosen {
+    pub(crate) name: String,
+    pub(crate) workloads: Vec<&'static Workload>,
+}
+
+/// As `named`, for other names too.
+pub(crate) fn chosen(name: &str) -> Result<Chosen, String> {
+    let own = [name];
+    let names = OTHER_NAMES.iter().find(|(other, _)| *other == name).map_or(&own[..], |(_, names)| names);
+    let workloads = names.iter().map(|name| named(name)).collect::<Result<_, _>>()?;
+    Ok(Chosen { name: name.into(), workloads })
 }
 
 /// Systems in the comparison of `workload`.
@@ -297,6 +321,18 @@ mod tests {
     }
 
     #[test]
+    fn other_names_stand_for_workloads_and_are_none_themselves() {
+        let names = |name| chosen(name).unwrap().workloads.iter().map(|workload| workload.name).collect::<Vec<_>>();
+        assert_eq!(names("chan-ping-pong"), ["ping-pong-1"]);
+        assert_eq!(names("chan-2to1"), ["chan-2to1x1", "chan-2to1x2"]);
+        assert_eq!(names("skynet"), ["skynet"]);
+        for (name, _) in OTHER_NAMES {
+            assert!(chosen(name).is_ok() && named(name).is_err(), "{name}");
+        }
+        assert!(chosen("yield-7").err().expect("there is no such workload").contains("chan-2to1"));
+    }
+
+    #[test]
     fn every_workload_has_us_and_a_rival_or_limit() {
         for workload in ALL {
             let names: Vec<_> = systems(workload).map(|system| system.name).collect();
@@ -304,6 +340,17 @@ mod tests {
                 || workload.name.contains("echo-")
                 || workload.name == "http-hello";
             assert!(ours && names.len() > 2, "{}: {names:?}", workload.name);
+        }
+    }
+
+    #[test]
+    fn locks_that_many_want_run_as_long_in_short_runs() {
+        for name in ["mutex-100", "rwlock-9010"] {
+            let budgets =
+                |scale| (named(name).unwrap().cases)(scale).iter().map(|case| (case.name, case.job.budget_ms)).collect::<Vec<_>>();
+            assert!(budgets(Scale::Full).iter().all(|(_, budget_ms)| *budget_ms == 300), "{name}");
+            assert_eq!(budgets(Scale::Short), budgets(Scale::Full), "{name}");
+            assert!(budgets(Scale::Tiny).iter().all(|(_, budget_ms)| *budget_ms == 1), "{name}");
         }
     }
 

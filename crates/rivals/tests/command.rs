@@ -32,7 +32,17 @@ fn what_is_unknown_is_refused_with_what_there_is() {
 #[test]
 fn the_list_names_workloads_and_systems() {
     let list = text(&rivals(&["list"]).stdout);
-    for name in ["switch-nested", "wake-from-thread", "parked-memory", "echo-10000", "tokio-ct", "smol", "corosensei", "limit-uring-1"] {
+    for name in [
+        "switch-nested",
+        "wake-from-thread",
+        "parked-memory",
+        "echo-10000",
+        "tokio-ct",
+        "smol",
+        "corosensei",
+        "limit-uring-1",
+        "chan-ping-pong",
+    ] {
         assert!(list.contains(name), "{name} is missing: {list}");
     }
 }
@@ -52,6 +62,8 @@ fn every_workload_runs_on_every_system() {
     for field in ["command", "date", "machine", "load_before", "load_after", "built_by"] {
         assert!(run["run"][field].is_string(), "{field} is missing: {last}");
     }
+    assert!(FIELDS.iter().all(|field| run.get(field).is_some()), "no row by shape: {last}");
+    assert_eq!(run["workload"], "run", "{last}");
     for line in lines {
         let row: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         let (workload, system) = (row["workload"].as_str().unwrap(), row["system"].as_str().unwrap());

@@ -28,6 +28,7 @@ pub(crate) fn perform<T: Blocking, L: Locks>(job: &Job) -> Vec<Reading> {
         Deed::Mutex => paced(&job, job.tasks, |turns| mutex::<T, L>(job.tasks, turns)),
         Deed::MutexWait => mutex_wait::<T, L>(&job),
         Deed::RwLock => paced(&job, job.tasks, |turns| rwlock::<T, L>(job.tasks, turns)),
+        Deed::RwLockWait => rwlock_wait::<T, L>(&job),
         other => panic!("{other:?} takes no lock"),
     })
 }
@@ -42,21 +43,31 @@ fn mutex<T: Blocking, L: Locks>(tasks: usize, turns: usize) -> Duration {
 }
 
 fn mutex_wait<T: Blocking, L: Locks>(job: &Job) -> Vec<Reading> {
+    longest_wait(job, |turns| {
+        let longest = move |mutex: &L::Mutex| longest_of(turns, |_| add(L::lock(mutex)));
+        contend::<T, L, _>(job.tasks, turns, longest)
+    })
+}
+
+/// Runs as often as the budget asks for, and gives the longest wait of the last run. `run` gives each task's.
+fn longest_wait(job: &Job, run: impl Fn(usize) -> (Duration, Vec<Duration>)) -> Vec<Reading> {
     let longest_ns = AtomicU64::new(0);
     paced(job, job.tasks, |turns| {
-        let longest = move |mutex: &L::Mutex| {
-            let turn = |_| {
-                let start = Instant::now();
-                add(L::lock(mutex));
-                start.elapsed()
-            };
-            (0..turns).map(turn).max()
-        };
-        let (took, waits) = contend::<T, L, _>(job.tasks, turns, longest);
-        longest_ns.store(waits.into_iter().flatten().max().unwrap_or_default().as_nanos() as u64, Relaxed);
+        let (took, waits) = run(turns);
+        longest_ns.store(waits.into_iter().max().unwrap_or_default().as_nanos() as u64, Relaxed);
         took
     });
     wait_reading(longest_ns.into_inner())
+}
+
+/// The longest of so many turns of one task.
+fn longest_of(turns: usize, turn: impl Fn(usize) -> u64) -> Duration {
+    let time = |index| {
+        let start = Instant::now();
+        black_box(turn(index));
+        start.elapsed()
+    };
+    (0..turns).map(time).max().unwrap_or_default()
 }
 
 /// Runs `work`, which adds `turns` times, in all tasks at once, and checks the sum.
@@ -73,14 +84,36 @@ fn contend<T: Blocking, L: Locks, R: Send + 'static>(
 }
 
 fn rwlock<T: Blocking, L: Locks>(tasks: usize, turns: usize) -> Duration {
-    let lock = Arc::new(L::RwLock::default());
-    let shared = lock.clone();
-    let work = move |index| {
+    let take_all = move |lock: &L::RwLock, index| {
         for turn in 0..turns {
-            black_box(if is_write(index, turn) { add(L::write(&shared)) } else { *L::read(&shared) });
+            black_box(take::<L>(lock, index, turn));
         }
     };
-    let (took, _) = together::<T, _>(tasks, work);
+    share::<T, L, _>(tasks, turns, take_all).0
+}
+
+fn rwlock_wait<T: Blocking, L: Locks>(job: &Job) -> Vec<Reading> {
+    longest_wait(job, |turns| {
+        let longest = move |lock: &L::RwLock, index| longest_of(turns, |turn| take::<L>(lock, index, turn));
+        share::<T, L, _>(job.tasks, turns, longest)
+    })
+}
+
+/// Turn `turn` of task `index`.
+#[inline(always)]
+fn take<L: Locks>(lock: &L::RwLock, index: usize, turn: usize) -> u64 {
+    if is_write(index, turn) { add(L::write(lock)) } else { *L::read(lock) }
+}
+
+/// Runs `work`, which reads or adds `turns` times, in all tasks at once, and checks the sum.
+fn share<T: Blocking, L: Locks, R: Send + 'static>(
+    tasks: usize,
+    turns: usize,
+    work: impl Fn(&L::RwLock, usize) -> R + Clone + Send + 'static,
+) -> (Duration, Vec<R>) {
+    let lock = Arc::new(L::RwLock::default());
+    let shared = lock.clone();
+    let done = together::<T, _>(tasks, move |index| work(&shared, index));
     assert_eq!(*L::read(&lock), writes(tasks, turns), "an addition was lost");
-    took
+    done
 }

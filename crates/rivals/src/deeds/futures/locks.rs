@@ -48,6 +48,7 @@ pub(crate) fn perform<T: Futures, L: Locks>(job: &Job) -> Vec<Reading> {
             Deed::Mutex => paced(&job, job.tasks, |turns| mutex::<T, L>(job.tasks, turns)).await,
             Deed::MutexWait => mutex_wait::<T, L>(&job).await,
             Deed::RwLock => paced(&job, job.tasks, |turns| rwlock::<T, L>(job.tasks, turns)).await,
+            Deed::RwLockWait => rwlock_wait::<T, L>(&job).await,
             other => panic!("{other:?} takes no lock"),
         }
     })
@@ -63,8 +64,7 @@ async fn mutex<T: Futures, L: Locks>(tasks: usize, turns: usize) -> Duration {
 }
 
 async fn mutex_wait<T: Futures, L: Locks>(job: &Job) -> Vec<Reading> {
-    let longest_ns = AtomicU64::new(0);
-    paced(job, job.tasks, async |turns| {
+    longest_wait(job, async |turns| {
         let longest = move |mutex: Arc<L::Mutex>| async move {
             let mut longest = Duration::ZERO;
             for _ in 0..turns {
@@ -74,7 +74,19 @@ async fn mutex_wait<T: Futures, L: Locks>(job: &Job) -> Vec<Reading> {
             }
             longest
         };
-        let (took, waits) = contend::<T, L, _>(job.tasks, turns, longest).await;
+        contend::<T, L, _>(job.tasks, turns, longest).await
+    })
+    .await
+}
+
+/// Runs as often as the budget asks for, and gives the longest wait of the last run. `run` gives each task's.
+async fn longest_wait<F: Future<Output = (Duration, Vec<Duration>)> + Send>(
+    job: &Job,
+    run: impl Fn(usize) -> F + Send + Sync,
+) -> Vec<Reading> {
+    let longest_ns = AtomicU64::new(0);
+    paced(job, job.tasks, async |turns| {
+        let (took, waits) = run(turns).await;
         longest_ns.store(waits.into_iter().max().unwrap_or_default().as_nanos() as u64, Relaxed);
         took
     })
@@ -95,16 +107,38 @@ async fn contend<T: Futures, L: Locks, W: Future<Output: Send> + Send + 'static>
 }
 
 async fn rwlock<T: Futures, L: Locks>(tasks: usize, turns: usize) -> Duration {
-    let lock = Arc::new(L::RwLock::default());
-    let work = |index| {
-        let lock = lock.clone();
-        async move {
-            for turn in 0..turns {
-                black_box(if is_write(index, turn) { add(L::write(&lock).await) } else { *L::read(&lock).await });
-            }
+    let take_all = move |lock: Arc<L::RwLock>, index| async move {
+        for turn in 0..turns {
+            black_box(if is_write(index, turn) { add(L::write(&lock).await) } else { *L::read(&lock).await });
         }
     };
-    let (took, _) = together::<T, _>(tasks, work).await;
+    share::<T, L, _>(tasks, turns, take_all).await.0
+}
+
+async fn rwlock_wait<T: Futures, L: Locks>(job: &Job) -> Vec<Reading> {
+    longest_wait(job, async |turns| {
+        let longest = move |lock: Arc<L::RwLock>, index| async move {
+            let mut longest = Duration::ZERO;
+            for turn in 0..turns {
+                let start = Instant::now();
+                black_box(if is_write(index, turn) { add(L::write(&lock).await) } else { *L::read(&lock).await });
+                longest = longest.max(start.elapsed());
+            }
+            longest
+        };
+        share::<T, L, _>(job.tasks, turns, longest).await
+    })
+    .await
+}
+
+/// Runs `work`, which reads or adds `turns` times, in all tasks at once, and checks the sum.
+async fn share<T: Futures, L: Locks, W: Future<Output: Send> + Send + 'static>(
+    tasks: usize,
+    turns: usize,
+    work: impl Fn(Arc<L::RwLock>, usize) -> W + Send + Sync,
+) -> (Duration, Vec<W::Output>) {
+    let lock = Arc::new(L::RwLock::default());
+    let done = together::<T, _>(tasks, |index| work(lock.clone(), index)).await;
     assert_eq!(*L::read(&lock).await, writes(tasks, turns), "an addition was lost");
-    took
+    done
 }

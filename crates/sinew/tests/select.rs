@@ -1275,7 +1275,7 @@ impl Race {
                     std::thread::yield_now();
                 }
             }
-            (0..if place % 2 == 0 { round % 64 } else { round / 64 % 64 }).for_each(|_| std::hint::spin_loop());
+            (0..if place.is_multiple_of(2) { round % 64 } else { round / 64 % 64 }).for_each(|_| std::hint::spin_loop());
             side(object);
         }
     }

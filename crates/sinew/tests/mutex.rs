@@ -1,9 +1,12 @@
 //! `Mutex`: one at a time, fibers and threads alike; nobody is lost, nobody is overtaken for long.
 
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
+use common::Mortal;
 use sinew::sync::{Mutex, MutexGuard};
 
 const FOREVER: Duration = Duration::from_secs(3600);
@@ -211,33 +214,31 @@ fn time_outs_that_race_unlocks_lose_nothing() {
     assert_eq!(*lock.try_lock().expect("nobody has it any more"), got.load(SeqCst));
 }
 
-/// The last one out frees it at once, while the unlock of the one before may still be under way.
+/// The last one out ends it at once, while the unlock of the one before may still be under way.
 #[test]
 fn a_mutex_may_be_freed_by_its_next_owner() {
-    struct Shared(*mut Mutex<usize>);
-    // SAFETY: the pointer is to a Mutex that all of them may use until the last one frees it.
-    unsafe impl Send for Shared {}
-    fn leave(shared: Shared) {
-        let pointer = { shared }.0;
+    fn leave(mutex: Mortal<Mutex<usize>>) {
         // SAFETY: the count says who is the last; nobody touches it after that.
         unsafe {
             let left = {
-                let mut held = (*pointer).lock();
+                let mut held = mutex.get().lock();
                 *held -= 1;
                 *held
             };
             if left == 0 {
-                drop(Box::from_raw(pointer));
+                mutex.end();
             }
         }
     }
     let rounds = if cfg!(debug_assertions) { 500 } else { 20_000 };
     let runtime = runtime(2);
     for _ in 0..rounds {
-        let pointer = Box::into_raw(Box::new(Mutex::new(4)));
-        let fibers: Vec<_> = (0..3).map(|_| Shared(pointer)).map(|shared| runtime.spawn(move || leave(shared))).collect();
-        leave(Shared(pointer));
+        let mutex = Mortal::new(Mutex::new(4));
+        let fibers: Vec<_> = (0..3).map(|_| runtime.spawn(move || leave(mutex))).collect();
+        leave(mutex);
         fibers.into_iter().for_each(|f| f.join().unwrap());
+        // SAFETY: all have left.
+        unsafe { mutex.check() };
     }
 }
 

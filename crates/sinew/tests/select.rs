@@ -1,11 +1,15 @@
 //! `select!` and `Select`: syntax, choice, hand-over in both directions, ends, time-outs, cancels.
 
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use common::{On, in_child, is_child};
 use sinew::chan::{Cause, Receiver, RecvError, Select, SendError, Sender, TryRecvError, bounded, never, unbounded};
 use sinew::{Runtime, no_suspend, select, shield, spawn, timeout, yield_now};
 
@@ -39,6 +43,28 @@ impl Drop for Counted {
         self.0.fetch_add(1, SeqCst);
     }
 }
+
+/// Counts the bytes in use.
+struct Counting;
+
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: the system's allocator does it all.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        BYTES.fetch_add(layout.size(), Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, layout) };
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
 
 #[test]
 fn an_arm_that_can_be_done_fires() {
@@ -1205,4 +1231,224 @@ fn an_end_fires_all_selects_that_wait() {
             }
         });
     }
+}
+
+/// Two parties that do each round at about the same time; in which order, and how far apart, changes from round to round.
+struct Race {
+    total: usize,
+    arrived: AtomicUsize,
+}
+
+impl Race {
+    /// Runs both sides of each round, here and there, on fibers of two workers and on threads.
+    fn run<R: Send + Sync + 'static>(total: usize, make: impl Fn() -> R, one: fn(&R), other: fn(&R)) {
+        for on in On::BOTH {
+            let race = Arc::new(Race { total, arrived: AtomicUsize::new(0) });
+            let objects: Arc<Vec<R>> = Arc::new((0..total).map(|_| make()).collect());
+            workers(2).run(move || {
+                let sides = [one, other].map(|side| {
+                    let (race, objects) = (race.clone(), objects.clone());
+                    on.start(move || race.rounds(&objects, side))
+                });
+                sides.into_iter().for_each(|side| side());
+            });
+        }
+    }
+
+    fn rounds<R>(&self, objects: &[R], side: fn(&R)) {
+        // Who fails lets the other go on alone.
+        struct Leaves<'a>(&'a Race);
+        impl Drop for Leaves<'_> {
+            fn drop(&mut self) {
+                self.0.arrived.fetch_add(2 * self.0.total, SeqCst);
+            }
+        }
+        let _leaves = Leaves(self);
+        for (round, object) in objects.iter().enumerate().take(self.total) {
+            let place = self.arrived.fetch_add(1, SeqCst);
+            let mut looks = 0;
+            while self.arrived.load(SeqCst) < 2 * (round + 1) {
+                looks += 1;
+                // The other is not running: another fiber of this worker, or a thread without a core.
+                if looks % 1_000 == 0 {
+                    yield_now();
+                    std::thread::yield_now();
+                }
+            }
+            (0..if place.is_multiple_of(2) { round % 64 } else { round / 64 % 64 }).for_each(|_| std::hint::spin_loop());
+            side(object);
+        }
+    }
+}
+
+/// (nonblocking receive race) What somebody has sent, and says so, a receive with `default` finds. And a channel that holds a message, or has ended, has something at every moment.
+#[test]
+fn a_receive_that_does_not_wait_finds_what_was_sent_before() {
+    let total = rounds(if cfg!(debug_assertions) { 3_000 } else { 100_000 });
+    Race::run(
+        total,
+        || (bounded(1), AtomicUsize::new(0)),
+        |((sender, _), said)| {
+            sender.send(1).unwrap();
+            said.store(1, SeqCst);
+        },
+        |((_, receiver), said)| {
+            loop {
+                let was_said = said.load(SeqCst) == 1;
+                select! {
+                    recv(receiver) -> message => break assert_eq!(message, Ok(1)),
+                    default => assert!(!was_said, "the message was there"),
+                }
+                yield_now();
+            }
+        },
+    );
+    Race::run(
+        total,
+        || {
+            let (sender, receiver) = bounded(1);
+            sender.send(1).unwrap();
+            (std::sync::Mutex::new(Some(sender)), receiver)
+        },
+        |(sender, receiver)| {
+            drop(sender.lock().unwrap().take());
+            let _ = receiver.recv();
+        },
+        |(_, receiver)| {
+            select! {
+                recv(receiver) -> _ => {}
+                default => panic!("it had a message, or had ended"),
+            }
+        },
+    );
+}
+
+/// (nonblocking select race) Of two channels one can always be received from: the second gets a message, or its end, before the first loses its own. `default` is not taken; also not if arms that are never ready make the way from one to
+/// the other long.
+#[test]
+fn a_default_is_not_taken_while_some_arm_can_be_done() {
+    struct Two {
+        one: (Sender<u32>, Receiver<u32>),
+        other: (std::sync::Mutex<Option<Sender<u32>>>, Receiver<u32>),
+        idle: Receiver<u32>,
+    }
+    fn make() -> Two {
+        let (one, (sender, receiver)) = (bounded(1), bounded(1));
+        one.0.send(1).unwrap();
+        Two { one, other: (std::sync::Mutex::new(Some(sender)), receiver), idle: never() }
+    }
+    fn sends(two: &Two) {
+        two.other.0.lock().unwrap().as_ref().unwrap().send(2).unwrap();
+        let _ = two.one.1.try_recv();
+    }
+    fn closes(two: &Two) {
+        drop(two.other.0.lock().unwrap().take());
+        let _ = two.one.1.try_recv();
+    }
+    fn looks(two: &Two) {
+        select! {
+            recv(two.one.1) -> message => assert_eq!(message, Ok(1)),
+            recv(two.other.1) -> _ => {}
+            default => panic!("one of both was always there"),
+        }
+    }
+    fn looks_long(two: &Two) {
+        select! {
+            recv(two.idle) -> _ => unreachable!(),
+            recv(two.one.1) -> message => assert_eq!(message, Ok(1)),
+            recv(two.idle) -> _ => unreachable!(),
+            recv(two.idle) -> _ => unreachable!(),
+            recv(two.other.1) -> _ => {}
+            recv(two.idle) -> _ => unreachable!(),
+            default => panic!("one of both was always there"),
+        }
+    }
+    fn looks_through_a_list(two: &Two) {
+        let mut list = Select::new();
+        list.recv(&two.one.1);
+        list.recv(&two.idle);
+        list.recv(&two.idle);
+        list.recv(&two.other.1);
+        assert!(list.try_select().is_ok(), "one of both was always there");
+    }
+    let total = rounds(if cfg!(debug_assertions) { 3_000 } else { 50_000 });
+    for changes in [sends, closes] {
+        for looks in [looks, looks_long, looks_through_a_list] {
+            Race::run(total, make, changes, looks);
+        }
+    }
+}
+
+/// (pseudo-random send) Two arms send to one channel: each fires often, whether it has to wait for the receiver or not.
+#[test]
+fn two_arms_that_send_to_one_channel_both_fire_often() {
+    const COUNT: usize = 1_000;
+    everywhere(|| {
+        for capacity in [0, 1, 10] {
+            let (sender, receiver) = bounded(capacity);
+            let taker = spawn(move || {
+                let mut hits = [0; 2];
+                receiver.iter().for_each(|which: usize| hits[which] += 1);
+                hits
+            });
+            for _ in 0..COUNT {
+                select! {
+                    send(sender, 0) -> sent => sent.unwrap(),
+                    send(sender, 1) -> sent => sent.unwrap(),
+                }
+            }
+            drop(sender);
+            let hits = taker.join().unwrap();
+            assert_eq!(hits[0] + hits[1], COUNT);
+            assert!(hits.iter().all(|&n| n > COUNT / 10), "capacity {capacity}: {hits:?}");
+        }
+    });
+}
+
+/// (select memory) Selects that wait, that need not, and that take `default`, over and over: in the end as many bytes are in use as after the first of them. In a process of its own, where nothing else allocates.
+#[test]
+fn selects_in_a_loop_use_no_more_memory() {
+    const NAME: &str = "selects_in_a_loop_use_no_more_memory";
+    /// What buffers of the runtime may grow by, once.
+    const SLACK: usize = 32 << 10;
+    if !is_child(NAME) {
+        let child = in_child(NAME, &[]);
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+        return;
+    }
+    fn both_ways(count: usize, sender: &Sender<Box<usize>>, receiver: &Receiver<Box<usize>>, idle: &Receiver<Box<usize>>) {
+        let theirs = receiver.clone();
+        let rests = idle.clone();
+        let taker = spawn(move || {
+            for _ in 0..count {
+                select! {
+                    recv(rests) -> _ => unreachable!(),
+                    recv(theirs) -> message => drop(message.unwrap()),
+                }
+            }
+        });
+        for i in 0..count {
+            select! {
+                recv(idle) -> _ => unreachable!(),
+                send(sender, Box::new(i)) -> sent => sent.unwrap(),
+            }
+            select! {
+                recv(idle) -> _ => unreachable!(),
+                recv(idle) -> _ => unreachable!(),
+                default => {}
+            }
+        }
+        taker.join().unwrap();
+    }
+    let count = rounds(if cfg!(debug_assertions) { 20_000 } else { 200_000 });
+    workers(2).run(move || {
+        for capacity in [0, 1] {
+            let ((sender, receiver), (_keep, idle)) = (bounded(capacity), bounded(0));
+            both_ways(1_000, &sender, &receiver, &idle);
+            let before = BYTES.load(Relaxed);
+            both_ways(count, &sender, &receiver, &idle);
+            let grown = BYTES.load(Relaxed).saturating_sub(before);
+            assert!(grown <= SLACK, "capacity {capacity}: {grown} bytes more after {count} rounds");
+        }
+    });
 }

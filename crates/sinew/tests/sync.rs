@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use common::{On, alone, panics, rounds, until};
+use common::{Mortal, On, alone, panics, rounds, until};
 use sinew::sync::{Barrier, Event, Latch, LazyLock, Once, OnceLock, Semaphore, WaitGroup};
 use sinew::{current, no_suspend, spawn, yield_now};
 
@@ -129,31 +129,27 @@ fn where_it_must_not_suspend_a_wait_panics_and_what_can_go_on_does() {
     }
 }
 
-/// The waiter frees the object as soon as its wait has returned, while the waker may still be in its call. A late touch is a report of `.ci/asan`.
-fn freed_at_once<O: Sync + 'static>(make: impl Fn() -> O, wake: fn(&O), wait: fn(&O)) {
-    struct Shared<O>(*mut O);
-    // SAFETY: what it points to is `Sync`, and freed by one.
-    unsafe impl<O: Sync> Send for Shared<O> {}
+/// The waiter ends the object as soon as its wait has returned, while the waker may still be in its call: that touches it no more.
+fn freed_at_once<O: Send + Sync + 'static>(make: impl Fn() -> O, wake: fn(&O), wait: fn(&O)) {
     for round in 0..rounds(40_000) {
-        let object = Box::into_raw(Box::new(make()));
-        let (waker, waiter) = (Shared(object), Shared(object));
+        let object = Mortal::new(make());
         // One in eight on threads, which are slow to start.
         let on = |part: usize| if round % 8 == part { On::Thread } else { On::Fiber };
         let free = on(0).start(move || {
-            let waiter = waiter;
-            // SAFETY: it is alive until it is freed here.
+            // SAFETY: it is alive until it is ended here.
             unsafe {
-                wait(&*waiter.0);
-                drop(Box::from_raw(waiter.0));
+                wait(object.get());
+                object.end();
             }
         });
         let set = on(if round % 16 == 0 { 0 } else { 1 }).start(move || {
-            let waker = waker;
-            // SAFETY: the waiter does not free it before this wakes it.
-            wake(unsafe { &*waker.0 });
+            // SAFETY: the waiter does not end it before this wakes it.
+            wake(unsafe { object.get() });
         });
         free();
         set();
+        // SAFETY: both have returned.
+        unsafe { object.check() };
     }
 }
 
@@ -177,26 +173,21 @@ fn a_once_may_be_freed_by_one_that_waited_for_it() {
     freed_at_once(OnceLock::new, |cell| cell.set(1).unwrap(), |cell| assert_eq!(cell.wait(), &1));
 }
 
-/// The last to return of those who do not lead frees it, while the leader may still be in its call.
+/// The last to return of those who do not lead ends it, while the leader may still be in its call.
 #[test]
 fn a_barrier_may_be_freed_by_the_woken_ones() {
-    struct Shared(*mut (Barrier, AtomicUsize));
-    // SAFETY: what it points to is `Sync`, and freed by one.
-    unsafe impl Send for Shared {}
     for round in 0..rounds(40_000) {
         let size = 2 + round % 2;
-        let object = Box::into_raw(Box::new((Barrier::new(size), AtomicUsize::new(1))));
+        let object = Mortal::new((Barrier::new(size), AtomicUsize::new(1)));
         let parts: Vec<_> = (0..size)
             .map(|part| {
-                let shared = Shared(object);
                 let on = if round % 8 == part { On::Thread } else { On::Fiber };
                 on.start(move || {
-                    let shared = shared;
-                    // SAFETY: it is alive until the last of those who do not lead frees it here.
+                    // SAFETY: it is alive until the last of those who do not lead ends it here.
                     unsafe {
-                        let leads = (*shared.0).0.wait().is_leader();
-                        if !leads && (*shared.0).1.fetch_add(1, SeqCst) + 1 == size {
-                            drop(Box::from_raw(shared.0));
+                        let leads = object.get().0.wait().is_leader();
+                        if !leads && object.get().1.fetch_add(1, SeqCst) + 1 == size {
+                            object.end();
                         }
                         leads
                     }
@@ -204,6 +195,8 @@ fn a_barrier_may_be_freed_by_the_woken_ones() {
             })
             .collect();
         assert_eq!(parts.into_iter().filter_map(|part| part().then_some(())).count(), 1);
+        // SAFETY: all have returned.
+        unsafe { object.check() };
     }
 }
 

@@ -4,11 +4,11 @@ mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
-use common::{On, rounds, until};
-use sinew::sync::{Futex, FutexWait, Requeued};
+use common::{Mortal, On, in_child, is_child, rounds, until};
+use sinew::sync::{Event, Futex, FutexWait, Requeued};
 use sinew::{current, no_suspend, spawn, yield_now};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -337,29 +337,26 @@ fn a_wake_against_a_timeout_has_one_winner_a_million_times() {
     assert!(woken > 0 && woken < rounds(1_000_000), "both outcomes came");
 }
 
-/// The waiter frees the futex as soon as it was woken, while the waker may still be in its call. A late touch is a report of `.ci/asan`.
+/// The waiter ends the futex as soon as it was woken, while the waker may still be in its call: that touches it no more.
 #[test]
 fn a_futex_may_be_freed_by_the_woken_one() {
-    struct Shared(*mut Futex);
-    // SAFETY: what it points to is `Sync`, and freed by one.
-    unsafe impl Send for Shared {}
     for round in 0..rounds(40_000) {
-        let futex = Box::into_raw(Box::new(Futex::new(0)));
-        let shared = Shared(futex);
+        let futex = Mortal::new(Futex::new(0));
         let on = if round % 8 == 0 { On::Thread } else { On::Fiber };
         let waiter = on.start(move || {
-            let shared = shared;
-            // SAFETY: it is alive until it is freed here.
+            // SAFETY: it is alive until it is ended here.
             unsafe {
-                assert!((*shared.0).wait(0));
-                drop(Box::from_raw(shared.0));
+                assert!(futex.get().wait(0));
+                futex.end();
             }
         });
-        // SAFETY: the waiter does not free it before it was woken, and then this does not come again.
-        while unsafe { (*futex).wake(1) } == 0 {
+        // SAFETY: the waiter does not end it before it was woken, and then this does not come again.
+        while unsafe { futex.get() }.wake(1) == 0 {
             yield_now();
         }
         waiter();
+        // SAFETY: both have returned.
+        unsafe { futex.check() };
     }
 }
 
@@ -381,4 +378,81 @@ fn the_first_wait_misses_no_wake() {
         futex.wake_all();
         waiter();
     }
+}
+
+/// Signals that interrupt system calls, one each 100 us, while a plain thread waits: no wait ends before its time or its wake, and none sleeps on after it. In a process of its own.
+#[test]
+fn signals_end_no_wait_of_a_thread() {
+    const NAME: &str = "signals_end_no_wait_of_a_thread";
+    const EACH: usize = 500;
+    if !is_child(NAME) {
+        let child = in_child(NAME, &[]);
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+        return;
+    }
+    static WAITER: AtomicI32 = AtomicI32::new(0);
+    static SIGNALS: AtomicUsize = AtomicUsize::new(0);
+    /// Counts those that reach the thread that waits; passes on what reaches another.
+    extern "C" fn count(signal: i32) {
+        // SAFETY: both calls are allowed in a handler; the thread is there as long as the process.
+        unsafe {
+            if libc::gettid() == WAITER.load(SeqCst) {
+                SIGNALS.fetch_add(1, SeqCst);
+            } else {
+                libc::syscall(libc::SYS_tgkill, libc::getpid(), WAITER.load(SeqCst), signal);
+            }
+        }
+    }
+    // SAFETY: a handler that does only what it may, without SA_RESTART; then a timer that sends its signal every 100 us.
+    unsafe {
+        WAITER.store(libc::gettid(), SeqCst);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = count as extern "C" fn(i32) as usize;
+        assert_eq!(libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()), 0);
+        let often = libc::timeval { tv_sec: 0, tv_usec: 100 };
+        let timer = libc::itimerval { it_interval: often, it_value: often };
+        assert_eq!(libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()), 0);
+    }
+    /// Repeats `wait` until so many signals more have come, and at least twice.
+    fn interrupted(mut wait: impl FnMut(usize)) {
+        let end = SIGNALS.load(SeqCst) + EACH;
+        let mut round = 0;
+        while round < 2 || SIGNALS.load(SeqCst) < end {
+            wait(round);
+            round += 1;
+        }
+    }
+    // Nobody wakes it: it waits for its time.
+    interrupted(|_| {
+        let (futex, event, before) = (Futex::new(0), Event::new(), Instant::now());
+        assert_eq!(futex.wait_timeout(0, 5 * MILLI), FutexWait::TimedOut);
+        assert!(before.elapsed() >= 5 * MILLI, "the futex: {:?}", before.elapsed());
+        assert!(!event.wait_timeout(5 * MILLI));
+        assert!(before.elapsed() >= 10 * MILLI, "the event: {:?}", before.elapsed());
+    });
+    // A fiber or a thread wakes it, some signals later: not before, and it is not lost.
+    interrupted(|round| {
+        let both = Arc::new((Futex::new(0), AtomicBool::new(false)));
+        let theirs = both.clone();
+        let waker = On::by_turns(round).start(move || {
+            sinew::sleep(2 * MILLI);
+            theirs.1.store(true, SeqCst);
+            wake_in_all(&theirs.0, 1);
+        });
+        assert_eq!(both.0.wait_timeout(0, HOUR), FutexWait::Woken);
+        assert!(both.1.load(SeqCst), "nobody has woken it");
+        waker();
+    });
+    interrupted(|round| {
+        let both = Arc::new((Event::new(), AtomicBool::new(false)));
+        let theirs = both.clone();
+        let waker = On::by_turns(round).start(move || {
+            sinew::sleep(2 * MILLI);
+            theirs.1.store(true, SeqCst);
+            theirs.0.set();
+        });
+        both.0.wait();
+        assert!(both.1.load(SeqCst), "nobody has set it");
+        waker();
+    });
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use common::{Gate, On, alone, panics, poll_until, rounds, until};
+use common::{Gate, Mortal, On, alone, panics, poll_until, rounds, until};
 use sinew::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use sinew::{current, no_suspend, spawn, yield_now};
 
@@ -292,38 +292,33 @@ fn where_it_must_not_suspend_a_wait_panics_and_leaves_the_mutex_locked() {
     }
 }
 
-/// The waiter frees mutex and condvar as soon as it has been notified and has let go of the mutex, while the notifier may still be in its call.
+/// The waiter ends mutex and condvar as soon as it has been notified and has let go of the mutex, while the notifier may still be in its call.
 #[test]
 fn a_condvar_may_be_freed_by_the_woken_one() {
-    type Both = (Mutex<bool>, Condvar);
-    struct Shared(*mut Both);
-    // SAFETY: what it points to is `Sync`, and freed by one.
-    unsafe impl Send for Shared {}
     for round in 0..rounds(40_000) {
-        let both = Box::into_raw(Box::<Both>::default());
-        let (waiter, notifier) = (Shared(both), Shared(both));
+        let both = Mortal::new(<(Mutex<bool>, Condvar)>::default());
         let on = |part: usize| if round % 8 == part { On::Thread } else { On::Fiber };
         let waiter = on(0).start(move || {
-            let shared = waiter;
-            // SAFETY: it is alive until it is freed here.
+            // SAFETY: it is alive until it is ended here.
             unsafe {
-                let mut ready = (*shared.0).0.lock();
-                (*shared.0).1.wait_while(&mut ready, |ready| !*ready);
+                let (mutex, condvar) = both.get();
+                let mut ready = mutex.lock();
+                condvar.wait_while(&mut ready, |ready| !*ready);
                 drop(ready);
-                drop(Box::from_raw(shared.0));
+                both.end();
             }
         });
         let notifier = on(if round % 16 == 0 { 0 } else { 1 }).start(move || {
-            let shared = notifier;
-            // SAFETY: the waiter needs the mutex, which is held until it was notified, before it frees.
-            unsafe {
-                let mut ready = (*shared.0).0.lock();
-                *ready = true;
-                (*shared.0).1.notify_one();
-            }
+            // SAFETY: the waiter needs the mutex, which is held until it was notified, before it ends both.
+            let (mutex, condvar) = unsafe { both.get() };
+            let mut ready = mutex.lock();
+            *ready = true;
+            condvar.notify_one();
         });
         waiter();
         notifier();
+        // SAFETY: both have returned.
+        unsafe { both.check() };
     }
 }
 
@@ -751,23 +746,18 @@ fn the_raw_locks_are_lock_api_s() {
     assert!(locks.1.try_write_until(past).is_none());
 }
 
-/// One unlocks, the next has the lock and frees it at once, while the first may still be in its call.
+/// One unlocks, the next has the lock and ends it at once, while the first may still be in its call.
 #[test]
 fn a_rwlock_may_be_freed_by_its_next_owner() {
-    struct Shared(*mut RwLock<usize>);
-    // SAFETY: what it points to is `Sync`, and freed by one.
-    unsafe impl Send for Shared {}
     for round in 0..rounds(40_000) {
-        let lock = Box::into_raw(Box::new(RwLock::new(0)));
+        let lock = Mortal::new(RwLock::new(0));
         let parts: Vec<_> = (0..2)
             .map(|part| {
-                let shared = Shared(lock);
                 let on = if round % 8 == part { On::Thread } else { On::Fiber };
                 on.start(move || {
-                    let shared = shared;
-                    // SAFETY: the second one that has had the lock frees it, when the first is done with it.
+                    // SAFETY: the second one that has had the lock ends it, when the first is done with it.
                     unsafe {
-                        let mut count = (*shared.0).write();
+                        let mut count = lock.get().write();
                         *count += 1;
                         let last = *count == 2;
                         if round % 3 == 0 {
@@ -776,37 +766,36 @@ fn a_rwlock_may_be_freed_by_its_next_owner() {
                             drop(count);
                         }
                         if last {
-                            drop(Box::from_raw(shared.0));
+                            lock.end();
                         }
                     }
                 })
             })
             .collect();
         parts.into_iter().for_each(|part| part());
+        // SAFETY: both have returned.
+        unsafe { lock.check() };
     }
 }
 
-/// A writer unlocks, a reader that comes finds what was written and frees the lock at once, while the writer may still be in its call.
+/// A writer unlocks, a reader that comes finds what was written and ends the lock at once, while the writer may still be in its call.
 #[test]
 fn a_rwlock_may_be_freed_by_a_reader() {
-    struct Shared(*mut RwLock<bool>);
-    // SAFETY: what it points to is `Sync`, and freed by one.
-    unsafe impl Send for Shared {}
     for _ in 0..rounds(200_000) {
-        let lock = Box::into_raw(Box::new(RwLock::new(false)));
-        let (writer, reader) = (Shared(lock), Shared(lock));
+        let lock = Mortal::new(RwLock::new(false));
         let writer = On::Fiber.start(move || {
-            let writer = writer;
-            // SAFETY: the reader does not free it before this has unlocked it.
-            unsafe { *(*writer.0).write() = true };
+            // SAFETY: the reader does not end it before this has unlocked it.
+            *unsafe { lock.get() }.write() = true;
         });
-        // SAFETY: it is alive until it is freed here, when the writer has unlocked it.
+        // SAFETY: it is alive until it is ended here, when the writer has unlocked it.
         unsafe {
-            while !*(*reader.0).read() {
+            while !*lock.get().read() {
                 std::hint::spin_loop();
             }
-            drop(Box::from_raw(reader.0));
+            lock.end();
         }
         writer();
+        // SAFETY: both have returned.
+        unsafe { lock.check() };
     }
 }

@@ -4,9 +4,10 @@
 //! Each arm is tried alone, in random order. If none can be done, the gates of all channels are taken (by address, so that two that select cannot block each other), the
 //! arms are tried once more, and a waiter of each is queued before the gates are left. So nothing can happen between the last look and the wait. All waiters stand for one
 //! wait, which one claim ends: who claims it has done that arm's deed, and nobody else has (`Waiters::claim_first_or`). Then each waiter is taken out of its channel, one after the other: nobody
-//! can claim them any more.
+//! can claim them any more. They are queued in random order too: of two arms of one channel the first in line would be served each time.
 //!
-//! `default` without a duration tries each arm and takes no gate twice: it is no snapshot of all channels at one moment. crossbeam-channel's is none either.
+//! `default` without a duration begins in the same way, and gives up where a wait would queue: there was a moment at which no arm could be done. Tries one after the other do not show that: between two of
+//! them, the channel that was found empty may be filled and the other be emptied. One arm needs no second try.
 //!
 //! # Invariants
 //! I1. A waiter stays in its arm, and the arm in its frame, from `queue` to `withdraw`.
@@ -40,7 +41,7 @@ use crate::rt::wait::{Cut, Me, enter_cancel_point};
 /// is that of the whole; they may `return`, `break` and use `?`.
 ///
 /// An arm whose channel is disconnected can be done: it fires with the error. Of several arms that can be done, one is chosen at random. With
-/// `default`, nothing is waited for: if no arm can be done, that body runs; with `default(duration)`, it runs if none could be done for so long.
+/// `default`, nothing is waited for: if there was a moment at which none of the arms could be done, that body runs; with `default(duration)`, it runs if none could be done for so long.
 ///
 /// Receivers, senders and values are evaluated once, in order, before anything is done. This is Go's rule, and differs from
 /// crossbeam-channel's, which evaluates a value when its arm fires: here it may be handed over while this fiber sleeps. The value of an arm that does not
@@ -487,8 +488,11 @@ fn choose_of<'a>(arms: &[AnyArm<'a>], order: &mut [usize], held: &mut [Option<He
         if at_random(order, |index| arms[index].0.fire().then_some(())).is_some() {
             return;
         }
-        if let Patience(Some(until)) = patience {
-            cut = wait(arms, order, held, until).err();
+        match patience {
+            Patience(Some(until)) => cut = wait(arms, order, held, until).err(),
+            // One try of one arm is a moment; those of several are not.
+            Patience(None) if arms.len() > 1 => fire_at_once(arms, order, held),
+            Patience(None) => {}
         }
     }
     if let (Some(cut), Some(first)) = (cut, arms.first()) {
@@ -503,16 +507,13 @@ fn choose_of<'a>(arms: &[AnyArm<'a>], order: &mut [usize], held: &mut [Option<He
 fn wait<'a>(arms: &[AnyArm<'a>], order: &mut [usize], held: &mut [Option<Held<'a, ()>>], until: Until) -> Result<(), Cut> {
     let me = Me::to_wait();
     let point = me.cancel_point()?;
-    lock_all(arms, order, held);
-    // SAFETY: all gates are held.
-    if let Some(claimed) = at_random(order, |index| unsafe { arms[index].0.fire_inside() }) {
-        held.fill_with(|| None);
-        wake(claimed);
+    if lock_and_fire(arms, order, held) {
         return Ok(());
     }
-    for arm in arms {
+    // `order` is a random one: a try of all in vain has left it so.
+    for &index in &*order {
         // SAFETY: all gates are held; all arms are withdrawn below, and do not move before (I1).
-        unsafe { arm.0.queue(me.control()) };
+        unsafe { arms[index].0.queue(me.control()) };
     }
     let begun = point.begin_held(Why::At(At::Select));
     held.fill_with(|| None);
@@ -528,6 +529,25 @@ fn wait<'a>(arms: &[AnyArm<'a>], order: &mut [usize], held: &mut [Option<Held<'a
         Some(ended) => ended.map(|_| ()),
         None => Err(point.fail()),
     }
+}
+
+/// Does one of `arms`, if at one moment any can be done.
+#[cold]
+#[inline(never)]
+fn fire_at_once<'a>(arms: &[AnyArm<'a>], order: &mut [usize], held: &mut [Option<Held<'a, ()>>]) {
+    lock_and_fire(arms, order, held);
+    held.fill_with(|| None);
+}
+
+/// Takes all gates and tries each arm. The gates are still held if none could be done, and only then.
+fn lock_and_fire<'a>(arms: &[AnyArm<'a>], order: &mut [usize], held: &mut [Option<Held<'a, ()>>]) -> bool {
+    lock_all(arms, order, held);
+    // SAFETY: all gates are held.
+    let fired = at_random(order, |index| unsafe { arms[index].0.fire_inside() });
+    let Some(claimed) = fired else { return false };
+    held.fill_with(|| None);
+    wake(claimed);
+    true
 }
 
 /// Takes the gates of all, each once, in the order of their addresses.
@@ -670,7 +690,7 @@ impl<'a> Select<'a> {
         SelectedOperation { select: self, index }
     }
 
-    /// Does one of the list, if that can be done at once.
+    /// Does one of the list, if that can be done at once. If it fails, there was a moment at which none could be done.
     ///
     /// # Suspends
     /// No. It does not fail for a cancel.

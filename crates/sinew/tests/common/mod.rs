@@ -42,6 +42,66 @@ pub fn refuse(call: i64, error: i32) {
     }
 }
 
+/// An object that one of those who use it ends as soon as it may, while others may still be in their calls. AddressSanitizer is given freed memory, and reports any late touch; other builds overwrite it, and find late writes.
+pub struct Mortal<O>(*mut O);
+
+// SAFETY: what it points to is `Sync`; who ends it may be another than who made it.
+unsafe impl<O: Send + Sync> Send for Mortal<O> {}
+
+impl<O> Clone for Mortal<O> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<O> Copy for Mortal<O> {}
+
+impl<O> Mortal<O> {
+    /// No word that an object of ours may hold.
+    const PATTERN: u8 = 0xA5;
+    const IS_FREED: bool = cfg!(sinew_sanitize = "address");
+
+    pub fn new(object: O) -> Self {
+        Self(Box::into_raw(Box::new(object)))
+    }
+
+    /// # Safety
+    /// It has not been ended, nor is it before the caller's last use of it.
+    pub unsafe fn get<'a>(self) -> &'a O {
+        // SAFETY: the caller's promise.
+        unsafe { &*self.0 }
+    }
+
+    /// # Safety
+    /// Once; nobody uses it from now on.
+    pub unsafe fn end(self) {
+        // SAFETY: the caller's promise; the memory came from a box.
+        unsafe {
+            if Self::IS_FREED {
+                return drop(Box::from_raw(self.0));
+            }
+            self.0.drop_in_place();
+            self.0.cast::<u8>().write_bytes(Self::PATTERN, size_of::<O>());
+        }
+    }
+
+    /// Nobody has written to it since it was ended.
+    ///
+    /// # Safety
+    /// Once; all who used it have returned.
+    pub unsafe fn check(self) {
+        if Self::IS_FREED {
+            return;
+        }
+        // SAFETY: the memory is that of a box; its bytes were all written by `end`.
+        unsafe {
+            let bytes = std::slice::from_raw_parts(self.0.cast::<u8>(), size_of::<O>());
+            assert!(bytes.iter().all(|&byte| byte == Self::PATTERN), "it was written to after its end, or never ended: {bytes:x?}");
+            drop(Box::from_raw(self.0.cast::<std::mem::MaybeUninit<O>>()));
+        }
+    }
+}
+
 /// Where a part of a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {

@@ -1,9 +1,11 @@
 //! Channels: no schedule loses, doubles or strands a message, nor leaves two that could meet both waiting (shuttle reports that as a deadlock).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use crate::chan::{Cause, Receiver, RecvError, Sender, bounded, broadcast, oneshot, unbounded, watch};
+use crate::os::lock::switching_at_locks;
 use crate::rt::runtime::with_workers;
 use crate::rt::spawn::Builder;
 use crate::scenarios::explore;
@@ -102,6 +104,46 @@ fn selects_with_channels_in_any_order_do_not_block_each_other() {
             assert_eq!(got, 3);
         });
     });
+}
+
+/// At every moment one of two channels can be received from: the second gets its message, or its end, before the first loses its own. No schedule takes `default`.
+#[test]
+fn a_default_is_not_taken_while_some_arm_can_be_done() {
+    // In both orders: which arm is tried first is the same in each schedule.
+    for (closes, swapped) in [(false, false), (false, true), (true, false), (true, true)] {
+        explore(move || {
+            with_workers(2, |group| {
+                let ((s1, r1), (s2, r2)) = (bounded(1), bounded(1));
+                s1.send(1).unwrap();
+                let (a, b) = if swapped { (r2.clone(), r1.clone()) } else { (r1.clone(), r2.clone()) };
+                let begun = Arc::new(AtomicBool::new(false));
+                let begins = begun.clone();
+                let looks = start(group, move || {
+                    begins.store(true, SeqCst);
+                    switching_at_locks(|| {
+                        select! {
+                            recv(a) -> _ => true,
+                            recv(b) -> _ => true,
+                            default => false,
+                        }
+                    })
+                });
+                while !begun.load(SeqCst) {
+                    shuttle::thread::yield_now();
+                }
+                let kept = if closes {
+                    drop(s2);
+                    None
+                } else {
+                    s2.send(2).unwrap();
+                    Some(s2)
+                };
+                let _ = r1.try_recv();
+                assert!(looks.join().unwrap(), "it found nothing, although something was always there");
+                drop((s1, kept, r2));
+            });
+        });
+    }
 }
 
 /// A send, a deadline and a cancel race one receive, plain or in a select: one of them wins, and the message is received or still there.

@@ -198,11 +198,22 @@ pub mod thread {
     }
 }
 
-/// A lock that lets other shuttle threads go on while it waits.
+/// A lock that lets other shuttle threads go on while it waits; and before each time it is taken, if a scenario asks for it.
 pub mod lock {
     use std::cell::UnsafeCell;
     use std::ops::{Deref, DerefMut};
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    /// Whether others may run between two locks: else a thread that meets nobody goes from one to the next in one step.
+    static SWITCHES: AtomicBool = AtomicBool::new(false);
+
+    /// Lets others run before each lock that is taken, by whomever, while `f` runs.
+    pub fn switching_at_locks<T>(f: impl FnOnce() -> T) -> T {
+        SWITCHES.store(true, SeqCst);
+        let result = f();
+        SWITCHES.store(false, SeqCst);
+        result
+    }
 
     pub struct Lock<T> {
         held: AtomicBool,
@@ -218,6 +229,9 @@ pub mod lock {
         }
 
         pub fn lock(&self) -> Held<'_, T> {
+            if SWITCHES.load(SeqCst) {
+                shuttle::thread::yield_now();
+            }
             while self.held.swap(true, SeqCst) {
                 shuttle::thread::yield_now();
             }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use common::{On, in_child, is_child};
+use common::{On, in_child, is_child, poll_until};
 use sinew::chan::{Cause, Receiver, RecvError, Select, SendError, Sender, TryRecvError, bounded, never, unbounded};
 use sinew::{Runtime, no_suspend, select, shield, spawn, timeout, yield_now};
 
@@ -1441,7 +1441,10 @@ fn selects_in_a_loop_use_no_more_memory() {
         taker.join().unwrap();
     }
     let count = rounds(if cfg!(debug_assertions) { 20_000 } else { 200_000 });
-    workers(2).run(move || {
+    let runtime = workers(2);
+    // What a worker has of its own it makes when it starts.
+    poll_until("both workers to have started", || runtime.metrics().workers.iter().all(|worker| worker.sleeping));
+    runtime.run(move || {
         for capacity in [0, 1] {
             let ((sender, receiver), (_keep, idle)) = (bounded(capacity), bounded(0));
             both_ways(1_000, &sender, &receiver, &idle);

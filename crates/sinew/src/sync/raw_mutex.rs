@@ -11,7 +11,7 @@
 //! Measured (100 fibers, 2 workers, an increment under the lock, as `rivals run --workload mutex-100`), while the rules were found: the first two sentences alone 17-21 ns per lock, waits of up to 39 ms; with the first rule 35-60 ns
 //! (each turn wakes another worker, which takes 25 us), with all of them 7-25 ns; 8-12 since lock and unlock are one exchange each where others wait. The longest wait is the turns of those who came
 //! before, 0.6-0.95 ms, as long as the system lets both workers run; one that it stops for some ms makes it that long.
-//! On threads: std's mutex 16-20 ns, parking_lot's 7-8, with waits of some hundred ms.
+//! On threads: std's mutex 16-20 ns, parking_lot's 7-8, with waits of some hundred ms. (All of an AMD machine; on an Intel one 32, 99 and 23 ns, docs/decisions.md.)
 //! Rejected: to hand over always (bthread's and tokio's way): each lock of a contended mutex then costs a switch, or a wake of another worker.
 //!
 //! Known limit: if the worker of the woken one is held, and nobody locks any more, those who queued while the lock was taken wait, though it is free, until that worker goes on.

@@ -23,7 +23,7 @@ const MAIL_LOOKS: u32 = 24;
 /// How long it polls without a system call.
 const SPIN_ALONE_NS: u64 = 2_000;
 /// A worker with many deadlines gets up for them at most once in so long: where they are dense, several are due by then. 100,000 sleeps of up to a second on 2 workers: some
-/// 100,000 futex waits without, 11,000 with. Each costs 15 to 30 us of CPU time on a virtual machine, by whatever call one sleeps. Half of such sleeps are late by half a gap and half of what
+/// 100,000 futex waits without, 16,000 with a gap of 120 us. Each costs 15 to 30 us of CPU time on a virtual machine, by whatever call one sleeps. Half of such sleeps are late by half a gap and half of what
 /// a wake takes: 0.08 to 0.09 ms here.
 const ALARM_GAP_NS: u64 = 140_000;
 /// Deadlines up to which each is met exactly. Arbitrary: with so few, a fiber that sleeps again and again for less than the gap is the rule, and sleeps that happen to be dense are rare.
@@ -34,8 +34,8 @@ const TRIM_PERIOD_NS: u64 = 1_000_000_000;
 const STACKS_KEPT: usize = 8;
 /// How long the fiber that was woken last may wait for a worker that runs another before an idle one takes it. Arbitrary: so seldom that a pair that talks all day costs its watcher nothing to speak of.
 const WATCH_NS: u64 = 1_000_000;
-/// The same for I/O of fibers that may move, which waits for somebody who looks. `echo-hog` at 2,000 requests a second, p99 of the others: 0.6 to 1 ms with a millisecond, 0.16 to 0.37 with this, for 5 % more of
-/// CPU time.
+/// The same for I/O of fibers that may move, which waits for somebody who looks. `echo-hog` at 2,000 requests a second, p99 of the others: 0.6 to 1 ms with a millisecond, 0.16 to 0.8 with this (medians of 3 to 5, five runs), for
+/// some 5 % more of CPU time.
 const ROAM_WATCH_NS: u64 = 300_000;
 
 /// What a sleeping worker does for fibers that wait at the group's roam (`event/roam.rs`).

@@ -443,7 +443,7 @@ fn no_reader_joins_others_before_a_writer_that_has_waited_for_long() {
 }
 
 /// One worker, so that a fiber that has said that it comes is queued when another runs. Two readers have it; then come a writer, two readers, a writer, a reader.
-/// Readers that come while a writer waits may overtake it at first: so the writer comes, and they come when its patience is at its end.
+/// Readers that come while a writer waits may overtake it at first: so the writer comes, and they come when its patience is at its end. Each writer keeps the lock for a while, so that it hands it over.
 #[test]
 fn readers_and_writers_take_turns() {
     alone(|| {
@@ -461,7 +461,8 @@ fn readers_and_writers_take_turns() {
                         if name.starts_with('w') {
                             let _guard = lock.write();
                             order.lock().push(name);
-                            yield_now();
+                            let end = Instant::now() + MILLI;
+                            until(|| Instant::now() >= end);
                             order.lock().push("out");
                         } else {
                             let _guard = lock.read();
@@ -533,6 +534,42 @@ fn one_that_was_woken_and_does_not_come_keeps_nobody_from_a_free_lock() {
     gate.open();
     absent.join().unwrap();
     assert_eq!(*lock.read(), before + 2);
+}
+
+/// One worker, and one fiber on it that never has to wait: those who wait for the lock have their turn all the same, readers, writers, and both. (Readers were woken all at once, and that fiber then knew of nobody who waits.)
+#[test]
+fn who_never_has_to_wait_lets_those_on_its_worker_have_their_turn() {
+    /// Far more than fit into a turn, or into the patience of one who waits.
+    const LOCKS_MAX: usize = 20_000_000;
+    for writes in [|_| false, |index| index % 5 == 0, |_| true] {
+        alone(move || {
+            let lock = Arc::new(RwLock::new(0));
+            let held = lock.write();
+            let (arrived, had) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            let others: Vec<_> = (0..10)
+                .map(|index| {
+                    let (lock, arrived, had) = (lock.clone(), arrived.clone(), had.clone());
+                    spawn(move || {
+                        arrived.fetch_add(1, SeqCst);
+                        if writes(index) {
+                            drop(lock.write())
+                        } else {
+                            drop(lock.read())
+                        }
+                        had.fetch_add(1, SeqCst);
+                    })
+                })
+                .collect();
+            until(|| arrived.load(SeqCst) == others.len());
+            drop(held);
+            let locks = (0..LOCKS_MAX).take_while(|_| {
+                *lock.write() += 1;
+                had.load(SeqCst) < others.len()
+            });
+            assert!(locks.count() < LOCKS_MAX, "{} of {} had their turn", had.load(SeqCst), others.len());
+            others.into_iter().for_each(|other| other.join().unwrap());
+        });
+    }
 }
 
 /// Readers that overlap so that the lock is never free of them: a writer gets in all the same.

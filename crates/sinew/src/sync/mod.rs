@@ -17,6 +17,7 @@ mod raw_mutex;
 mod raw_rwlock;
 mod rwlock;
 mod semaphore;
+mod turns;
 mod wait_group;
 
 pub use barrier::{Barrier, BarrierWaitResult};

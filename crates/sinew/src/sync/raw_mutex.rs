@@ -9,9 +9,9 @@
 //! - Of the waiters the first of the unlocker's own worker is woken, which costs nothing, for `STAY_NS`; then the one that has waited longest, which most often is another worker's.
 //!
 //! Measured (100 fibers, 2 workers, an increment under the lock, as `rivals run --workload mutex-100`), while the rules were found: the first two sentences alone 17-21 ns per lock, waits of up to 39 ms; with the first rule 35-60 ns
-//! (each turn wakes another worker, which takes 25 us), with all of them 7-25 ns; 8-12 since lock and unlock are one exchange each where others wait. The longest wait is the turns of those who came
-//! before, 0.6-0.95 ms, as long as the system lets both workers run; one that it stops for some ms makes it that long.
-//! On threads: std's mutex 16-20 ns, parking_lot's 7-8, with waits of some hundred ms. (All of an AMD machine; on an Intel one 32, 99 and 23 ns, docs/decisions.md.)
+//! (each turn wakes another worker, which takes 25 us), with all of them 7-25 ns; 8-10 since lock and unlock are one exchange each where others wait, 7-7.7 since the word is guessed and not looked at before it (a free lock 5.0 -> 4.9; std 4.45).
+//! A wait is that for the turns of those who came before (`turns.rs`), as long as the system lets both workers run; one that it stops for some ms makes it that long.
+//! On threads: std's mutex 16-20 ns, parking_lot's 7-8, with waits of some hundred ms. (All of AMD machines.)
 //! Rejected: to hand over always (bthread's and tokio's way): each lock of a contended mutex then costs a switch, or a wake of another worker.
 //!
 //! Known limit: if the worker of the woken one is held, and nobody locks any more, those who queued while the lock was taken wait, though it is free, until that worker goes on.
@@ -31,11 +31,13 @@
 //!     (One that comes after all may so take away the WOKEN of its successor: an unlock then wakes one more.) So with WAITERS there is always
 //!     somebody to come: an owner who will unlock, or one who was woken. A woken thread may come before the unlock that woke it is done; hence that takes LOCKED away only beside a WOKEN that is still there.
 //! I4. The last step of an unlock on this object is the one that lets others in; the woken fiber is made ready after it. So the mutex may be freed by the next owner.
+//! I5. `left` has neither LOCKED nor HAND, and is 0 or has WOKEN: so whenever the word is the same beside LOCKED, the owner may let go by taking LOCKED away.
 //!
 //! # Memory order
 //! Taking LOCKED is Acquire and meets the Release that took it away: the next owner sees what the last one wrote. A hand-over goes through the waiter's state word (`state.rs`).
 
 use std::cell::Cell;
+use std::sync::atomic as plain;
 
 use crate::base::atomic::{AS_IN_MEMORY, Acquire, AtomicU32, Relaxed, Release, in_statics, spin_loop};
 use crate::fiber::state::Cause;
@@ -44,7 +46,8 @@ use crate::fiber::why::{At, Why};
 use crate::os::clock;
 use crate::os::lock::Lock;
 use crate::rt::wait::{Me, home, may_wait};
-use crate::sched::worker::make_ready;
+use crate::sched::worker::{make_ready, passed};
+use crate::sync::turns::{COMES_NS, HAND_OVER_NS, NEAR_LOOKS, POLITE_NS, STALE_NS, STAY_NS, TURN_NS};
 
 const LOCKED: u32 = 1 << 0;
 const WAITERS: u32 = 1 << 1;
@@ -59,28 +62,6 @@ const MANY_TIMES: u32 = WOKEN | OVERTAKEN_MASK;
 const SINCE_SHIFT: u32 = 12;
 const TICK_NS_LOG2: u32 = 11;
 
-/// How long one that was woken is overtaken before others queue behind it: some hundred short critical sections.
-const TURN_NS: u64 = 4_096;
-
-/// How long another worker may take to come before its turn counts: most come 40 to 60 us after a futex wake here. Much longer, and they come while the lock is still fought for.
-const COMES_NS: u64 = 49_152;
-
-/// How long one that was woken is waited for. Arbitrary: longer than a wake takes on a machine that is not overloaded.
-const STALE_NS: u64 = 262_144;
-
-/// How long one that queued behind a woken one of another worker, though the lock was free, waits before it looks whether that has come: else a worker that computes for long, or is not run by the
-/// system, would keep all from a free lock. Twice what the lock stays with that worker, so that most are woken before.
-const POLITE_NS: u64 = 2 * STAY_NS;
-
-/// How long the lock stays with the fibers of one worker while others wait.
-const STAY_NS: u64 = 250_000;
-
-/// How long one that finds the lock taken each time it is woken has waited before it asks to be given it. parking_lot's number; Go's is 1 ms.
-const HAND_OVER_NS: u64 = 500_000;
-
-/// Waiters that are looked at for one of the unlocker's own worker. Arbitrary: they may be a cache miss each.
-const NEAR_LOOKS: usize = 64;
-
 /// Looks at a taken lock before queueing: longer than a short critical section, shorter than a suspension. None in the models, so that they queue.
 const SPINS: u32 = if AS_IN_MEMORY { 20 } else { 0 };
 
@@ -94,6 +75,9 @@ pub(crate) struct Note {
 /// The lock under [`Mutex`](super::Mutex), for use with the types of the `lock_api` crate.
 pub struct RawMutex {
     word: AtomicU32,
+    /// What the word is most likely to be while nobody has the lock: 0, or that of a lock which others were told to try and are overtaken at (I5). Written by the owner. It orders nothing and a wrong guess is
+    /// harmless, so it is std's, which models do not look at.
+    left: plain::AtomicU32,
     queue: Lock<Queue>,
 }
 
@@ -138,29 +122,43 @@ enum QueueUp {
 impl RawMutex {
     in_statics! {
         pub(crate) const fn unlocked() -> Self {
-            Self { word: AtomicU32::new(0), queue: Lock::new(Queue { waiters: Waiters::new(), moved_ns: 0, woken_home: 0 }) }
+            Self { word: AtomicU32::new(0), left: plain::AtomicU32::new(0), queue: Lock::new(Queue { waiters: Waiters::new(), moved_ns: 0, woken_home: 0 }) }
         }
     }
 
+    /// Takes it by one exchange, free or overtaking those who wait, if that needs no thought. The word is guessed, not looked at: a load behind an exchange of the same word waits for it.
     #[inline]
     #[track_caller]
     pub(crate) fn take(&self) {
-        if !self.try_take_free() {
-            self.take_contended();
+        let guess = self.left.load(Relaxed);
+        let Some(taken) = taken_at_once(guess) else { return self.take_contended(guess) };
+        // Acquire: meets the Release of an unlock.
+        match self.word.compare_exchange(guess, taken, Acquire, Relaxed) {
+            Ok(_) if guess == 0 => {}
+            Ok(_) => self.left.store(taken & !LOCKED, Relaxed),
+            Err(seen) => self.take_contended(seen),
         }
     }
 
-    /// Overtakes those who wait by one exchange, if that needs no thought; else by `take_slowly`.
-    #[inline]
+    /// As `take`, with what the word was found to be.
+    #[cold]
+    #[inline(never)]
     #[track_caller]
-    fn take_contended(&self) -> bool {
-        let now = self.word.load(Relaxed);
-        // Acquire: meets the Release of an unlock.
-        (now & (LOCKED | WOKEN) == WOKEN
-            && !needs_clock(now)
-            && now & MANY_TIMES != MANY_TIMES
-            && self.word.compare_exchange(now, (now + OVERTAKEN) | LOCKED, Acquire, Relaxed).is_ok())
-            || self.take_slowly(u64::MAX)
+    fn take_contended(&self, seen: u32) {
+        if let Some(taken) = taken_at_once(seen)
+            // Acquire: meets the Release of an unlock.
+            && self.word.compare_exchange(seen, taken, Acquire, Relaxed).is_ok()
+        {
+            self.guess(taken);
+        } else {
+            self.take_slowly(u64::MAX);
+        }
+    }
+
+    /// Notes what the word will be when nobody has the lock, if it is `word` now (I5). By the owner.
+    #[inline]
+    fn guess(&self, word: u32) {
+        self.left.store(if word & (WOKEN | HAND) == WOKEN { word & !LOCKED } else { 0 }, Relaxed);
     }
 
     /// As `take`, but gives up at `deadline_ns`.
@@ -212,18 +210,21 @@ impl RawMutex {
     /// Lets go. By the owner.
     #[inline]
     pub(crate) fn release(&self) {
-        // The look as in `try_take_free`. Release: meets the Acquire of who locks next.
-        if self.word.load(Relaxed) != LOCKED || self.word.compare_exchange(LOCKED, 0, Release, Relaxed).is_err() {
-            self.release_contended();
+        let free = self.left.load(Relaxed);
+        // Release: meets the Acquire of who locks next. The last touch (I4).
+        if let Err(seen) = self.word.compare_exchange(free | LOCKED, free, Release, Relaxed) {
+            self.release_contended(seen);
         }
     }
 
-    /// As `take_contended`: lets go by one exchange, if one was woken already.
-    #[inline]
-    fn release_contended(&self) {
-        let now = self.word.load(Relaxed);
+    /// As `release`, with what the word was found to be.
+    #[cold]
+    #[inline(never)]
+    fn release_contended(&self, seen: u32) {
+        self.guess(seen);
         // Release: meets the Acquire of who locks next. The last touch (I4).
-        let done = now & (WOKEN | HAND) == WOKEN && self.word.compare_exchange(now, now & !LOCKED, Release, Relaxed).is_ok();
+        let done = (seen == LOCKED || seen & (WOKEN | HAND) == WOKEN)
+            && self.word.compare_exchange(seen, seen & !LOCKED, Release, Relaxed).is_ok();
         if !done {
             self.release_slowly();
         }
@@ -365,7 +366,6 @@ impl RawMutex {
         }
     }
 
-    #[cold]
     fn release_slowly(&self) {
         debug_assert!(self.is_taken(), "a Mutex was unlocked that was not locked");
         while !self.let_go() && !self.wake_first(Hand::IfAsked) {}
@@ -375,6 +375,7 @@ impl RawMutex {
     fn let_go(&self) -> bool {
         let mut now = self.word.load(Relaxed);
         while now & WAITERS == 0 || now & (WOKEN | HAND) == WOKEN {
+            self.guess(now);
             // Release: meets the Acquire of who locks next. The last touch (I4).
             match self.word.compare_exchange_weak(now, now & !LOCKED, Release, Relaxed) {
                 Ok(_) => return true,
@@ -420,6 +421,16 @@ impl RawMutex {
     }
 }
 
+/// What a word at which nobody has the lock becomes for one who takes it, if that needs no thought.
+#[inline]
+fn taken_at_once(free: u32) -> Option<u32> {
+    if free == 0 {
+        return Some(LOCKED);
+    }
+    let overtakes = free & (LOCKED | WOKEN) == WOKEN && !needs_clock(free) && free & MANY_TIMES != MANY_TIMES;
+    overtakes.then_some((free + OVERTAKEN) | LOCKED)
+}
+
 fn has_waited_long(note: &Note) -> bool {
     clock::now_ns().saturating_sub(note.since_ns) >= HAND_OVER_NS
 }
@@ -454,10 +465,6 @@ fn is_unfair(ticks_since: i32) -> bool {
 /// Whether the one that was woken does not come. One that seems to be expected later than anybody is, was woken more than half a round of the ticks ago.
 fn is_too_long(ticks_since: i32) -> bool {
     ticks_since >= ticks(STALE_NS) as i32 || ticks_since < -(ticks(2 * COMES_NS) as i32)
-}
-
-fn passed(deadline_ns: u64) -> bool {
-    deadline_ns != u64::MAX && clock::now_ns() >= deadline_ns
 }
 
 /// Who gets the lock when it is let go.

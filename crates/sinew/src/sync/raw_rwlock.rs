@@ -1,26 +1,28 @@
 //! The lock under `RwLock`: one word, and two queues for those who find it taken.
 //!
-//! As with `raw_mutex.rs`, who unlocks lets go, wakes some that wait, and runs on; the woken ones try like any other, and others may overtake them. But nobody is overtaken for long: once one has
-//! waited for `PATIENCE_NS`, who comes queues, and who unlocks hands the lock over, once in `STAY_NS`. A reader that would join others, before a writer that waits, looks at the time at once, since all of them may
-//! have the lock for long; who finds it free, with one on its way to it, does so once in 32 times. In both cases readers and writers take turns: after a writer come all readers that wait, as one batch, else the
-//! next writer; after readers the writer that has waited longest. So a writer waits for its patience, those before it, and one batch of readers between each two of them; a reader for its
-//! patience, the batch under way and one writer.
+//! As with `raw_mutex.rs`, who unlocks lets go, tells one that waits to try, and runs on; others may overtake that one for a turn, and queue behind it then (`turns.rs`). After a writer it is the first reader that waits, after readers the first
+//! writer; and a reader that was told, and has come, tells the next reader, unless a writer has waited for longer: so readers come together, and yet one by one. (All of them at once would be ready, and in no queue: whoever runs on
+//! their worker and never has to wait would not know of them, and kept them from it for 100 ms and more.)
 //!
-//! Measured (100 fibers, 2 workers, nine reads to a write, a loaded machine): 456 ns per lock if it is always handed over, each of which then costs a switch or a wake of another worker;
-//! 10-14 ns now, 11-21 with a yield under one lock in 64; std's on 100 threads 10-15 ns. Of the locks in these runs 20-96 % overtook somebody at a free lock, 0.3 % at most by joining readers. Rejected: one queue, with batches of readers that are neighbours in it: under mixed load the batches are of one.
+//! If one has waited for `HAND_OVER_NS` all the same, who comes queues, and who unlocks hands the lock over, once in `HANDED_NS`: after a writer to all readers that wait, as one batch, else to the next writer; after readers to
+//! the writer that has waited longest. A reader that would join others, before a writer that waits, looks at the time at once, since all of them may have the lock for long; who overtakes at a free lock looks once in 32 times. So
+//! a writer waits for its patience, those before it, and one batch of readers between each two of them; a reader for its patience, the batch under way and one writer.
+//!
+//! Measured (100 fibers, 2 workers, nine reads to a write): 456 ns per lock if it is always handed over, each of which then costs a switch or a wake of another worker; 9.3 ns, with waits of 50 to 300 ms, where readers are woken all at once and nobody queues for another's turn;
+//! 11.5 ns now, with waits of 0.3 ms, 1 at p99, and 3 at most; std's on 100 threads 23 ns, with waits of 500 ms. 13 ns, and 4 ms for writers, if all readers that waited when a writer left come before the next one. Rejected: one queue, with batches of readers that are neighbours in it, and hand-overs: under mixed load
+//! the batches are of one.
 //!
 //! # Picture of the state
 //! ```text
 //!   bit 0    WRITER      a writer has it
 //!   bit 1    WAITED      a queue is not empty
-//!   bit 2    WOKEN       some were told to try; until one of them has, unlocks wake nobody else
+//!   bit 2    WOKEN       one was told to try; until it has, or was given up, unlocks wake nobody else
 //!   3..7     OVERTAKEN   how often those who wait were overtaken since somebody looked at the time
 //!   8..29    readers that have it
 //! ```
 //! # Invariants (when nobody is inside)
 //! I1. WAITED says whether a queue is not empty; then somebody has the lock, who will look at it when he leaves, or one that was woken is on its way.
-//! I2. Who was told to try takes WOKEN away, in the same step in which it enters, or queues again because another has the lock; so does a hand-over. Taken away too early it costs a wake that is in vain.
-//! I3. Readers wait only while a writer has the lock, or waits.
+//! I2. Who was told to try takes WOKEN away, in the same step in which it enters, or queues again because another has the lock; so does a hand-over, and who gives it up. Taken away too early it costs a wake that is in vain.
 
 use std::cell::Cell;
 
@@ -31,7 +33,9 @@ use crate::fiber::waiters::{Waiter, Waiters};
 use crate::fiber::why::{At, Why};
 use crate::os::clock;
 use crate::os::state_lock::{Inside, STATE_MAX, StateLock};
-use crate::rt::wait::{Me, Wakes};
+use crate::rt::wait::{Me, Wakes, home, may_wait};
+use crate::sched::worker::passed;
+use crate::sync::turns::{COMES_NS, HAND_OVER_NS, NEAR_LOOKS, POLITE_NS, STALE_NS, STAY_NS, TURN_NS};
 
 const WRITER: u32 = 1 << 0;
 const WAITED: u32 = 1 << 1;
@@ -43,12 +47,9 @@ const READERS_MAX: u32 = STATE_MAX / READER;
 /// Who has the lock.
 const OWNERS: u32 = !(WAITED | WOKEN | OVERTAKEN_MAX);
 
-/// How long one that waits is overtaken. As in `raw_mutex.rs`.
-const PATIENCE_NS: u64 = 500_000;
-
 /// How long the lock is anybody's between two hand-overs. Without it a hundred fibers that have all lost their patience would do nothing but hand over, at a wake of another worker each, and
 /// never gain it again: 2 us per lock instead of 20 ns.
-const STAY_NS: u64 = 50_000;
+const HANDED_NS: u64 = 50_000;
 
 /// Looks at a taken lock before queueing, as in `raw_mutex.rs`.
 const SPINS: u32 = if AS_IN_MEMORY { 20 } else { 0 };
@@ -63,6 +64,11 @@ struct Queues {
     writers: Waiters<Note>,
     /// When the lock was last handed over.
     handed_ns: u64,
+    /// From when on it counts that the one who was told to try is overtaken, and its home.
+    woken_ns: u64,
+    woken_home: usize,
+    /// When one of another worker than the unlocker's was last told to.
+    moved_ns: u64,
 }
 
 /// What is known of a waiter.
@@ -83,8 +89,25 @@ enum Side {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Comes {
     Newly,
+    /// It does not wait, or must not.
+    Passing,
+    /// It has waited behind one that was told to try, and that has not come.
+    Again,
     /// It was told to try.
     Woken,
+}
+
+/// What became of one who comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[must_use]
+enum Enter {
+    Entered,
+    /// Others have it.
+    Taken,
+    /// It is the turn of the one that was told to try.
+    NotItsTurn,
+    /// Somebody's patience is at its end.
+    Due,
 }
 
 /// How the lock goes on.
@@ -99,7 +122,7 @@ enum Hand {
 impl RawRwLock {
     in_statics! {
         pub(crate) const fn unlocked() -> Self {
-            Self { lock: StateLock::new(0, Queues { readers: Waiters::new(), writers: Waiters::new(), handed_ns: 0 }) }
+            Self { lock: StateLock::new(0, Queues { readers: Waiters::new(), writers: Waiters::new(), handed_ns: 0, woken_ns: 0, woken_home: 0, moved_ns: 0 }) }
         }
     }
 
@@ -186,7 +209,7 @@ impl RawRwLock {
         debug_assert!(inside.state & WRITER != 0, "a RwLock was downgraded that was not written");
         inside.state = inside.state - WRITER + READER;
         let wakes = Wakes::none();
-        inside.admit(Side::Reader, Hand::Over, &wakes);
+        inside.hand_over(Side::Reader, &wakes);
         inside.leave(wakes);
     }
 
@@ -194,8 +217,9 @@ impl RawRwLock {
     #[inline]
     fn try_fast(&self, side: Side) -> bool {
         let taken = |state: u32| {
-            let overtakes = if state & WAITED == 0 { 0 } else { OVERTAKEN };
-            let may = overtakes == 0 || (state & OWNERS == 0 && state & OVERTAKEN_MAX < OVERTAKEN_MAX);
+            let overtakes = if state & (WAITED | WOKEN) == 0 { 0 } else { OVERTAKEN };
+            let joins = state & OWNERS != 0 && state & WAITED != 0;
+            let may = overtakes == 0 || (!joins && state & OVERTAKEN_MAX < OVERTAKEN_MAX);
             (may && is_free(state, side)).then(|| with(state, side) + overtakes)
         };
         self.lock.change(taken).is_some()
@@ -203,42 +227,53 @@ impl RawRwLock {
 
     /// Takes it if it is free and nobody's patience is at its end, which it looks at the time for.
     fn try_slowly(&self, side: Side) -> bool {
-        is_free(self.lock.state(), side) && self.lock.lock().enter(side, Comes::Newly)
+        is_free(self.lock.state(), side) && self.lock.lock().enter(side, Comes::Passing) == Enter::Entered
     }
 
     #[cold]
     #[track_caller]
     fn take_slowly(&self, side: Side, deadline_ns: u64) -> bool {
-        if self.spin(side) || self.try_slowly(side) {
+        if self.spin(side) || (!may_wait() && self.try_slowly(side)) {
             return true;
         }
+        let mut comes = Comes::Newly;
         let me = Me::to_wait();
         let waiter = Waiter::new(me.control(), Note { since_ns: clock::now_ns(), handed: Cell::new(false) });
-        let mut comes = Comes::Newly;
         loop {
             let mut inside = self.lock.lock();
-            if inside.enter(side, comes) {
-                return true;
+            let entered = inside.enter(side, comes);
+            match entered {
+                Enter::Entered => {
+                    if comes == Comes::Woken && side == Side::Reader {
+                        inside.pass_on();
+                    }
+                    return true;
+                }
+                Enter::Due if inside.state & OWNERS == 0 => {
+                    // Whoever was told to try does not come, and others behind it have lost their patience: they have it, and this one looks again.
+                    inside.go_on([Side::Writer, Side::Reader], Hand::Over);
+                    continue;
+                }
+                Enter::Taken | Enter::NotItsTurn | Enter::Due => {}
             }
-            if inside.state & OWNERS == 0 {
-                // Whoever was told to try does not come, and others behind it have lost their patience: they have it, and this one looks again.
-                inside.go_on([Side::Writer, Side::Reader], Hand::Over);
-                continue;
-            }
+            // Another worker may not come for long; a fiber of this one comes next.
+            let looks_again = entered == Enter::NotItsTurn && is_free(inside.state, side) && !inside.woken_is_of(home());
             inside.queue_up(&me, &waiter, side, comes);
             drop(inside);
+            let until_ns = if looks_again { deadline_ns.min(clock::now_ns() + POLITE_NS) } else { deadline_ns };
             // SAFETY: queued and begun just now, inside, where it is claimed; it is removed from the queue that it was pushed to.
             let cause = unsafe {
-                await_wake(&me, &self.lock, deadline_ns, |mut inside| {
+                await_wake(&me, &self.lock, until_ns, |mut inside| {
                     inside.queue(side).remove(&waiter);
                     inside.leave_queue();
                 })
             };
-            match cause {
+            comes = match cause {
                 Cause::Woken if waiter.note.handed.get() => return true,
-                Cause::Woken => comes = Comes::Woken,
-                _ => return false,
-            }
+                Cause::Woken => Comes::Woken,
+                _ if passed(deadline_ns) => return false,
+                _ => Comes::Again,
+            };
         }
     }
 
@@ -291,11 +326,15 @@ fn with(state: u32, side: Side) -> u32 {
 /// What is done inside.
 trait Turns {
     fn queue(&mut self, side: Side) -> &mut Waiters<Note>;
-    fn is_due(&self) -> bool;
-    fn enter(&mut self, side: Side, comes: Comes) -> bool;
+    fn waits_since(&self, side: Side) -> u64;
+    fn is_due(&self, now_ns: u64) -> bool;
+    fn woken_is_of(&self, home: *const ()) -> bool;
+    fn enter(&mut self, side: Side, comes: Comes) -> Enter;
     fn queue_up(&mut self, me: &Me, waiter: &Waiter<Note>, side: Side, comes: Comes);
-    fn admit(&mut self, side: Side, hand: Hand, wakes: &Wakes) -> bool;
+    fn hand_over(&mut self, side: Side, wakes: &Wakes) -> bool;
+    fn tell_one(&mut self, side: Side, wakes: &Wakes) -> bool;
     fn go_on(self, turns: [Side; 2], hand: Hand);
+    fn pass_on(self);
     fn leave_queue(self);
     fn leave(self, wakes: Wakes);
 }
@@ -308,39 +347,58 @@ impl Turns for Inside<'_, Queues> {
         }
     }
 
-    /// Whether one that waits has done so for long enough, and the last hand-over was a while ago.
-    fn is_due(&self) -> bool {
-        let first = [self.readers.first(), self.writers.first()].into_iter().flatten().map(|first| first.note.since_ns).min();
-        first.is_some_and(|since_ns| {
-            let now_ns = clock::now_ns();
-            now_ns.saturating_sub(since_ns) >= PATIENCE_NS && now_ns.saturating_sub(self.handed_ns) >= STAY_NS
-        })
+    /// Since when the first of a queue waits; `u64::MAX` if nobody does.
+    fn waits_since(&self, side: Side) -> u64 {
+        let queue = match side {
+            Side::Reader => &self.readers,
+            Side::Writer => &self.writers,
+        };
+        queue.first().map_or(u64::MAX, |first| first.note.since_ns)
     }
 
-    /// Takes the lock for one who comes, if that is free for him and nobody's patience is at its end.
-    fn enter(&mut self, side: Side, comes: Comes) -> bool {
+    /// Whether one that waits has done so for long enough, and the last hand-over was a while ago.
+    fn is_due(&self, now_ns: u64) -> bool {
+        let since_ns = self.waits_since(Side::Reader).min(self.waits_since(Side::Writer));
+        now_ns.saturating_sub(since_ns) >= HAND_OVER_NS && now_ns.saturating_sub(self.handed_ns) >= HANDED_NS
+    }
+
+    /// Whether the one that was last told to try is a fiber of the worker at `home`, where it comes next. Threads have no home.
+    fn woken_is_of(&self, home: *const ()) -> bool {
+        !home.is_null() && self.woken_home == home.addr()
+    }
+
+    /// Takes the lock for one who comes, if that is free for him, nobody's patience is at its end, and it is not the turn of one that was told to try.
+    fn enter(&mut self, side: Side, comes: Comes) -> Enter {
         if comes == Comes::Woken {
             self.state &= !WOKEN;
-        } else if self.state & WAITED != 0 {
-            if self.is_due() {
-                return false;
+        } else if self.state & (WAITED | WOKEN) != 0 {
+            let now_ns = clock::now_ns();
+            if self.is_due(now_ns) {
+                return Enter::Due;
+            }
+            let overtaken_ns = now_ns.saturating_sub(self.woken_ns);
+            if self.state & WOKEN != 0 && overtaken_ns >= STALE_NS {
+                // It does not come: the next unlock wakes another.
+                self.state &= !WOKEN;
+            } else if self.state & WOKEN != 0 && overtaken_ns >= TURN_NS && comes != Comes::Passing {
+                return Enter::NotItsTurn;
             }
             self.state &= !OVERTAKEN_MAX;
         }
-        let free = is_free(self.state, side);
-        if free {
-            self.state = with(self.state, side);
+        if !is_free(self.state, side) {
+            return Enter::Taken;
         }
-        free
+        self.state = with(self.state, side);
+        Enter::Entered
     }
 
-    /// Queues one that has to wait; one that was woken goes to the front.
+    /// Queues one that has to wait; one that has done so before goes to the front.
     fn queue_up(&mut self, me: &Me, waiter: &Waiter<Note>, side: Side, comes: Comes) {
-        // SAFETY: it is in no queue: new, or claimed and so taken out; it stays in place until it was claimed or removed.
+        // SAFETY: it is in no queue: new, or claimed or removed and so taken out; it stays in place until it was claimed or removed.
         unsafe {
             match comes {
-                Comes::Newly => self.queue(side).push(waiter),
-                Comes::Woken => self.queue(side).push_first(waiter),
+                Comes::Newly | Comes::Passing => self.queue(side).push(waiter),
+                Comes::Again | Comes::Woken => self.queue(side).push_first(waiter),
             }
         }
         self.state |= WAITED;
@@ -350,32 +408,63 @@ impl Turns for Inside<'_, Queues> {
         }));
     }
 
-    /// Wakes the first writer, or all readers, if the lock is free for them; `false` if it woke none.
-    fn admit(&mut self, side: Side, hand: Hand, wakes: &Wakes) -> bool {
-        let mut woken = false;
+    /// Gives the lock to the first writer, or to all readers, if it is free for them; `false` if it was given to none.
+    fn hand_over(&mut self, side: Side, wakes: &Wakes) -> bool {
+        let mut handed = false;
         while is_free(self.state, side)
-            && !(woken && side == Side::Writer)
-            && let Some(claimed) = self.queue(side).claim_first(|note| note.handed.set(hand == Hand::Over))
+            && !(handed && side == Side::Writer)
+            && let Some(claimed) = self.queue(side).claim_first(|note| note.handed.set(true))
         {
-            self.state = if hand == Hand::Over { with(self.state, side) } else { self.state | WOKEN };
+            self.state = with(self.state, side);
             wakes.add(claimed);
-            woken = true;
+            handed = true;
         }
-        woken
+        handed
+    }
+
+    /// Tells one of a queue to try: of the caller's own worker for a while, which costs nothing, then the one that has waited longest; `false` if there is none.
+    fn tell_one(&mut self, side: Side, wakes: &Wakes) -> bool {
+        let (home, now_ns) = (home(), clock::now_ns());
+        let stays = !home.is_null() && now_ns.saturating_sub(self.moved_ns) < STAY_NS;
+        let tell = |note: &Note| note.handed.set(false);
+        let queue = self.queue(side);
+        let claimed = if stays { queue.claim_near(home, NEAR_LOOKS, tell) } else { queue.claim_first(tell) };
+        let Some(claimed) = claimed else { return false };
+        // SAFETY: blocks are never unmapped, and a home is an atomic.
+        self.woken_home = unsafe { (*claimed.control).home() }.addr();
+        let near = self.woken_is_of(home);
+        if !near {
+            self.moved_ns = now_ns;
+        }
+        self.woken_ns = now_ns + if near { 0 } else { COMES_NS };
+        self.state |= WOKEN;
+        wakes.add(claimed);
+        true
     }
 
     /// Somebody has left: sees to those whose turn it is, then, if there are none, to the others. They have it, also if they were to try, if one has waited for long.
     fn go_on(mut self, turns: [Side; 2], hand: Hand) {
         let wakes = Wakes::none();
-        let hand = if hand == Hand::Over || self.is_due() { Hand::Over } else { Hand::Try };
-        // One that is on its way is left to try, unless others have waited for long. While readers are left, they see to it.
-        if self.state & OWNERS == 0 && (self.state & WOKEN == 0 || hand == Hand::Over) {
-            let woken = self.admit(turns[0], hand, &wakes) || self.admit(turns[1], hand, &wakes);
-            if woken && hand == Hand::Over {
-                self.handed_ns = clock::now_ns();
-                // One that was told to try before, and does not come, is waited for no more: the next unlock wakes others.
-                self.state &= !WOKEN;
+        // While readers are left, they see to it.
+        if self.state & OWNERS == 0 {
+            if hand == Hand::Over || self.is_due(clock::now_ns()) {
+                if self.hand_over(turns[0], &wakes) || self.hand_over(turns[1], &wakes) {
+                    self.handed_ns = clock::now_ns();
+                    // One that was told to try before, and does not come, is waited for no more: the next unlock wakes others.
+                    self.state &= !WOKEN;
+                }
+            } else if self.state & WOKEN == 0 {
+                let _told = self.tell_one(turns[0], &wakes) || self.tell_one(turns[1], &wakes);
             }
+        }
+        self.leave(wakes);
+    }
+
+    /// A reader has come that was told to: so does the next one, unless a writer has waited for longer.
+    fn pass_on(mut self) {
+        let wakes = Wakes::none();
+        if self.state & WOKEN == 0 && self.waits_since(Side::Reader) < self.waits_since(Side::Writer) {
+            self.tell_one(Side::Reader, &wakes);
         }
         self.leave(wakes);
     }
@@ -384,7 +473,7 @@ impl Turns for Inside<'_, Queues> {
     fn leave_queue(mut self) {
         let wakes = Wakes::none();
         if self.writers.is_empty() {
-            self.admit(Side::Reader, Hand::Over, &wakes);
+            self.hand_over(Side::Reader, &wakes);
         }
         self.leave(wakes);
     }

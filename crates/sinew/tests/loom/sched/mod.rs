@@ -9,10 +9,16 @@ mod model;
 /// Stands in for the worker: waiters are threads, which sleep on their state words.
 pub mod worker {
     use crate::fiber::Claimed;
-    use crate::os::futex;
+    use crate::os::{clock, futex};
+    use crate::rt::wait::SOON;
 
     pub fn make_ready(claimed: Claimed) {
         // SAFETY: blocks of waiters are never freed (`rt::wait`).
         futex::wake_one(unsafe { (*claimed.control).state.word() });
+    }
+
+    /// One that may come at any moment has come, once a wait was cut short by it.
+    pub fn passed(deadline_ns: u64) -> bool {
+        deadline_ns != u64::MAX && (deadline_ns == SOON || clock::now_ns() >= deadline_ns)
     }
 }

@@ -18,6 +18,8 @@ pub mod raw_mutex;
 pub mod raw_rwlock;
 #[path = "../../../src/sync/semaphore.rs"]
 pub mod semaphore;
+#[path = "../../../src/sync/turns.rs"]
+pub mod turns;
 #[path = "../../../src/sync/wait_group.rs"]
 pub mod wait_group;
 

@@ -93,6 +93,18 @@ fn a_mutex_that_is_handed_over_is_neither_lost_nor_doubled() {
     clock::set_look_ns(0);
 }
 
+/// As `who_queues_behind_another_s_turn_at_a_rwlock_is_not_left_asleep`.
+#[test]
+fn who_queues_behind_another_s_turn_at_a_mutex_is_not_left_asleep() {
+    for look_ns in [20_000, 60_000] {
+        clock::set_look_ns(look_ns);
+        check(2, crowd(&[&[PATIENT, PATIENT], &[PATIENT]]));
+        check(1, crowd(&[&[PATIENT], &[PATIENT], &[PATIENT]]));
+        check(1, crowd(&[&[PATIENT], &[IMPATIENT], &[PATIENT]]));
+    }
+    clock::set_look_ns(0);
+}
+
 #[test]
 fn fair_unlocks_and_those_who_only_try_leave_nobody_asleep() {
     check(3, crowd(&[&[FAIR], &[FAIR]]));

@@ -115,6 +115,20 @@ fn a_rwlock_that_is_handed_over_is_neither_lost_nor_doubled() {
     clock::set_look_ns(0);
 }
 
+/// Each look at the clock takes so long that after one or two of them the turn of the one that was told to try has come, and others queue behind it, though the lock may be free.
+#[test]
+fn who_queues_behind_another_s_turn_at_a_rwlock_is_not_left_asleep() {
+    for look_ns in [20_000, 60_000] {
+        clock::set_look_ns(look_ns);
+        check(2, crowd(&[&[write, write], &[write]]));
+        check(2, crowd(&[&[write, read], &[read]]));
+        check(1, crowd(&[&[write], &[read], &[write]]));
+        check(1, crowd(&[&[write], &[read], &[read]]));
+        check(1, crowd(&[&[read], &[write_soon], &[write]]));
+    }
+    clock::set_look_ns(0);
+}
+
 #[test]
 fn a_rwlock_that_is_unlocked_fairly_is_neither_lost_nor_doubled() {
     check(3, crowd(&[&[write_fairly], &[write_fairly]]));

@@ -20,6 +20,8 @@ pub mod raw_mutex;
 pub mod raw_rwlock;
 #[path = "../../../src/sync/semaphore.rs"]
 pub mod semaphore;
+#[path = "../../../src/sync/turns.rs"]
+pub mod turns;
 
 mod object_scenarios;
 mod scenarios;

@@ -24,7 +24,7 @@ mod moving;
 mod rest;
 mod search;
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::{Cell, OnceCell, UnsafeCell};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -44,6 +44,7 @@ use crate::fiber::state::Cause;
 use crate::fiber::switch::{FloatControl, leave_for_good, prepare, switch_keeping_float};
 use crate::fiber::task::{Ended, NeverRan, quietly};
 use crate::fiber::{COUNTS, Claimed, Control, Kind, Verdict, Watcher, pool};
+use crate::os::alarm::Ahead;
 use crate::os::{audit, clock, fork, futex};
 use crate::sched::cancel::cancel_all;
 use crate::sched::group::{Group, Seat, add};
@@ -191,6 +192,8 @@ pub(crate) struct Worker {
     region: Cell<Option<Region>>,
     /// When it last got up for a deadline.
     alarm_ns: Cell<u64>,
+    /// Timers that are set ahead while deadlines are dense, once they were; `None` within if there can be none.
+    ahead: OnceCell<Option<Ahead>>,
     /// When idle stacks give their pages back; `u64::MAX` if none have to.
     trim_ns: Cell<u64>,
     stacks: UnsafeCell<stack::Cache>,
@@ -267,6 +270,7 @@ impl Worker {
             left_stack: Cell::new(None),
             region: Cell::new(None),
             alarm_ns: Cell::new(0),
+            ahead: OnceCell::new(),
             trim_ns: Cell::new(u64::MAX),
             stacks: UnsafeCell::new(stack::Cache::new()),
             blocks: UnsafeCell::new(pool::Cache::new()),

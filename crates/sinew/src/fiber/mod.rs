@@ -587,14 +587,16 @@ impl Control {
         self.ready_ns.set(clock::now_ns());
     }
 
-    /// Nanoseconds since it became ready, if this wake is timed. By its worker, as it runs it.
+    /// Whether the wake that made it ready is timed. By itself, as it goes on, or its worker, as it starts it.
     #[inline]
-    pub(crate) fn take_ready_time(&self) -> Option<u64> {
-        if !COUNTS || self.sample.get() != 0 {
-            return None;
-        }
+    pub(crate) fn is_timed(&self) -> bool {
+        COUNTS && self.sample.get() == 0
+    }
+
+    /// Nanoseconds since it became ready, by a wake that is timed. The next one is not.
+    pub(crate) fn take_ready_time(&self) -> u64 {
         self.sample.set(SAMPLE_EVERY);
-        Some(clock::now_ns().saturating_sub(self.ready_ns.get()))
+        clock::now_ns().saturating_sub(self.ready_ns.get())
     }
 
     /// Notes what it is about to wait for. By itself.

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows of fibers. Linux only; this folder is the place where another system would be added.
 
+pub(crate) mod alarm;
 pub(crate) mod audit;
 pub(crate) mod bell;
 pub(crate) mod clock;

@@ -24,7 +24,7 @@ mod moving;
 mod rest;
 mod search;
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::{Cell, OnceCell, UnsafeCell};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -44,6 +44,7 @@ use crate::fiber::state::Cause;
 use crate::fiber::switch::{FloatControl, leave_for_good, prepare, switch_keeping_float};
 use crate::fiber::task::{Ended, NeverRan, quietly};
 use crate::fiber::{COUNTS, Claimed, Control, Kind, Verdict, Watcher, pool};
+use crate::os::alarm::Ahead;
 use crate::os::{audit, clock, fork, futex};
 use crate::sched::cancel::cancel_all;
 use crate::sched::group::{Group, Seat, add};
@@ -191,6 +192,8 @@ pub(crate) struct Worker {
     region: Cell<Option<Region>>,
     /// When it last got up for a deadline.
     alarm_ns: Cell<u64>,
+    /// Timers that are set ahead while deadlines are dense, once they were; `None` within if there can be none.
+    ahead: OnceCell<Option<Ahead>>,
     /// When idle stacks give their pages back; `u64::MAX` if none have to.
     trim_ns: Cell<u64>,
     stacks: UnsafeCell<stack::Cache>,
@@ -267,6 +270,7 @@ impl Worker {
             left_stack: Cell::new(None),
             region: Cell::new(None),
             alarm_ns: Cell::new(0),
+            ahead: OnceCell::new(),
             trim_ns: Cell::new(u64::MAX),
             stacks: UnsafeCell::new(stack::Cache::new()),
             blocks: UnsafeCell::new(pool::Cache::new()),
@@ -568,7 +572,6 @@ impl Worker {
         let turn = self.turn_length();
         self.budget.set(turn);
         self.current.set(control);
-        self.note_running(control);
         // SAFETY: F1 - the fiber was taken from a queue; F3 - only this worker resumes it, and it stands in its loop.
         unsafe { switch_keeping_float(self.sp.as_ptr(), control.sp()) };
         self.current.set(ptr::null());
@@ -586,21 +589,11 @@ impl Worker {
         if self.group().settings.policy == Policy::Balance && self.group().queued() != 0 { 0 } else { TURN }
     }
 
-    /// Counts how long it was ready, if this wake is timed.
-    #[inline]
-    fn note_running(&self, control: &Control) {
-        if let Some(waited_ns) = control.take_ready_time() {
-            self.seat().counters.latency.record(waited_ns);
-        }
-    }
-
     /// Gives an unstarted fiber a stack and settles it here; `false` if there is none and it was put aside.
     fn start(&self, control: &Control) -> bool {
         debug_assert!(!control.is_started(), "F1: fiber {control} is started twice");
         self.judge(control);
-        if let Some(waited_ns) = control.take_ready_time() {
-            self.seat.counters.start_latency.record(waited_ns);
-        }
+        self.note_start(control);
         // SAFETY: I1, I2.
         let taken = unsafe { (*self.stacks.get()).take(control.class()) };
         match taken {
@@ -613,6 +606,14 @@ impl Worker {
                 unsafe { self.groups.starve(self.group(), control, &why) };
                 false
             }
+        }
+    }
+
+    /// Counts how long it was ready before its first run, if that is timed.
+    #[inline]
+    fn note_start(&self, control: &Control) {
+        if control.is_timed() {
+            self.seat.counters.start_latency.record(control.take_ready_time());
         }
     }
 
@@ -836,7 +837,7 @@ impl Worker {
         self.count_unwinding();
         // SAFETY: the caller's promise.
         unsafe { self.leave(me) };
-        me.state.end_wait()
+        end_wait(me)
     }
 
     #[cold]
@@ -846,11 +847,11 @@ impl Worker {
         if !me.is_held() {
             // SAFETY: the caller's promise.
             unsafe { self.leave_moving(me, false) };
-            return me.state.end_wait();
+            return end_wait(me);
         }
         // SAFETY: the caller's promise.
         unsafe { self.leave_marked(me, || ()) };
-        let cause = me.state.end_wait();
+        let cause = end_wait(me);
         resume_hooks(me);
         cause
     }
@@ -925,7 +926,7 @@ impl Worker {
                 self.current.set(child);
                 self.count_unwinding();
                 self.go(me, child.sp());
-                return me.state.end_wait();
+                return end_wait(me);
             }
             self.suspend(me)
         }
@@ -966,7 +967,6 @@ impl Worker {
         self.current.set(next);
         // SAFETY: the list was not empty; F1 - the fiber is ours now, and started.
         unsafe {
-            self.note_running(&*next);
             debug_assert!(ptr::eq((*next).home().cast(), self.seat()), "F5: fiber {} in another worker's list", *next);
             (*next).sp()
         }
@@ -1009,7 +1009,7 @@ impl Worker {
             let top = stack.top() as *mut u8;
             self.settle_at(next, stack, top);
             self.current.set(next);
-            self.note_running(next);
+            self.note_start(next);
             return AfterEnd::RunHere(next);
         }
         // SAFETY: I1, I2.
@@ -1037,6 +1037,24 @@ enum AfterEnd {
     RunHere(&'static Control),
     /// Leave for this place.
     Leave(*mut u8),
+}
+
+/// Ends the wait of `me`, which goes on, and counts how long it was ready if its wake is timed. Here and not where it is switched to: most switches of a busy worker are those of yields, which are never timed, and would look in vain.
+#[inline]
+fn end_wait(me: &Control) -> Cause {
+    if me.is_timed() {
+        note_latency(me);
+    }
+    me.state.end_wait()
+}
+
+/// Not inlined: what it keeps over its calls would lie in the frame of every wait, and be one more cold line of most stacks.
+#[cold]
+#[inline(never)]
+fn note_latency(me: &Control) {
+    if let Some(worker) = here() {
+        worker.seat().counters.latency.record(me.take_ready_time());
+    }
 }
 
 /// Runs the hooks of a fiber that goes on, wherever that is.

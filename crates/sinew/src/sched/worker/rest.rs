@@ -5,6 +5,7 @@ use super::{SPIN_PAUSES, Worker, passed};
 use crate::base::atomic::{Relaxed, spin_loop};
 use crate::event::source::SOURCE_GAP_NS;
 use crate::fiber::stack;
+use crate::os::alarm::Ahead;
 use crate::os::{clock, futex};
 use crate::sched::group::{Rest, add};
 use crate::sched::settings::Spin;
@@ -23,9 +24,8 @@ const MAIL_LOOKS: u32 = 24;
 /// How long it polls without a system call.
 const SPIN_ALONE_NS: u64 = 2_000;
 /// A worker with many deadlines gets up for them at most once in so long: where they are dense, several are due by then. 100,000 sleeps of up to a second on 2 workers: some
-/// 100,000 futex waits without, 16,000 with a gap of 120 us. Each costs 15 to 30 us of CPU time on a virtual machine, by whatever call one sleeps. Half of such sleeps are late by half a gap and half of what
-/// a wake takes: 0.08 to 0.09 ms here.
-const ALARM_GAP_NS: u64 = 140_000;
+/// 100,000 futex waits without, 12,000 with. Each costs 12 to 20 us of CPU time on a virtual machine, 8 to 12 with the next one set ahead (`os/alarm.rs`). Half of such sleeps are late by half a gap: 0.08 ms here.
+const ALARM_GAP_NS: u64 = 165_000;
 /// Deadlines up to which each is met exactly. Arbitrary: with so few, a fiber that sleeps again and again for less than the gap is the rule, and sleeps that happen to be dense are rare.
 const ALARM_FEW: usize = 64;
 /// Stacks that nobody has used for so long give their pages back.
@@ -156,7 +156,8 @@ impl Worker {
         let at_source = self.source_waits.get() != 0 || post == Post::Lookout;
         // Not if it has a post: whether fibers wait there is asked of the roam (`Groups::all_rest_for_good`). They may have gone on, and nobody has told the lookout.
         let for_good = wake_ns == u64::MAX && self.source_waits.get() == 0;
-        let sleep_ns = alarm_at(wake_ns, armed, self.alarm_ns.get()).min(self.trim_when_due());
+        let alarm_ns = alarm_at(wake_ns, armed, self.alarm_ns.get());
+        let sleep_ns = alarm_ns.min(self.trim_when_due());
         self.seat().set_rest(Rest { for_good, at_source });
         self.seat().slot.lie_down();
         self.group().idle.enter_sleep(self.index);
@@ -171,6 +172,9 @@ impl Worker {
             let watches = watch.is_some() || post == Post::Watcher;
             let sleep_ns = if watches { sleep_ns.min(watch_ns) } else { sleep_ns };
             self.seat.counters.idle_since_ns.store(begun_ns, Relaxed);
+            if alarm_ns > wake_ns {
+                self.set_ahead(alarm_ns + ALARM_GAP_NS);
+            }
             if at_source {
                 self.sleep_at_source(sleep_ns);
             } else {
@@ -183,7 +187,7 @@ impl Worker {
             add(&self.seat.counters.slept_ns, now_ns - begun_ns);
             self.learn_from_sleep(begun_ns, now_ns);
             if now_ns >= wake_ns {
-                self.alarm_ns.set(now_ns);
+                self.alarm_ns.set(met_at(alarm_ns, now_ns));
             }
         }
         self.seat().slot.get_up();
@@ -197,6 +201,13 @@ impl Worker {
             if passed(until_ns) {
                 self.take_stuck(suspect);
             }
+        }
+    }
+
+    /// Where deadlines are dense: has the moment after the one that is slept towards known to the kernel.
+    fn set_ahead(&self, at_ns: u64) {
+        if let Some(ahead) = self.ahead.get_or_init(|| Ahead::new().ok()) {
+            ahead.set(at_ns);
         }
     }
 
@@ -331,6 +342,11 @@ fn alarm_at(wake_ns: u64, armed: usize, before_ns: u64) -> u64 {
     if armed <= ALARM_FEW { wake_ns } else { wake_ns.max(before_ns + ALARM_GAP_NS) }
 }
 
+/// The moment from which on the next gap counts, for a worker that was to get up at `alarm_ns` and did at `now_ns`: the first, so that it gets up at even distances, which are known ahead. Not if it is so late that the next gap would be none.
+fn met_at(alarm_ns: u64, now_ns: u64) -> u64 {
+    if now_ns < alarm_ns + ALARM_GAP_NS / 2 { alarm_ns.min(now_ns) } else { now_ns }
+}
+
 /// How long to poll after a poll of `spin_ns` was in vain.
 fn less_spin_ns(spin_ns: u64) -> u64 {
     let half_ns = spin_ns / 2;
@@ -349,5 +365,15 @@ mod tests {
         assert_eq!(alarm_at(wake_ns, ALARM_FEW + 1, before_ns), before_ns + ALARM_GAP_NS);
         assert_eq!(alarm_at(wake_ns + ALARM_GAP_NS, 100_000, before_ns), wake_ns + ALARM_GAP_NS);
         assert_eq!(alarm_at(u64::MAX, 0, before_ns), u64::MAX);
+    }
+
+    #[test]
+    fn gaps_are_even_unless_a_worker_is_late_or_was_woken() {
+        let alarm_ns = 1_000_000_000;
+        assert_eq!(met_at(alarm_ns, alarm_ns), alarm_ns);
+        assert_eq!(met_at(alarm_ns, alarm_ns + ALARM_GAP_NS / 2 - 1), alarm_ns);
+        let late_ns = alarm_ns + ALARM_GAP_NS / 2;
+        assert_eq!(met_at(alarm_ns, late_ns), late_ns);
+        assert_eq!(met_at(alarm_ns, alarm_ns - 1), alarm_ns - 1);
     }
 }

@@ -113,6 +113,9 @@ impl Worker {
     /// A worker of this group that has not come to the fiber that it woke last: it may be held by another one.
     pub(super) fn stuck(&self) -> Option<Suspect> {
         let (seats, has_movers) = (self.group().seats(), self.groups.movers() != 0);
+        if seats.len() < 2 {
+            return None;
+        }
         let keeps = |seat: &Seat| seat.withholds() || (has_movers && !seat.next.load(Relaxed).is_null());
         // Not always the same one first: each of several is to be looked after.
         self.victims(seats.len()).map(|other| seats[other]).find(|seat| keeps(seat)).map(Suspect::of)

@@ -15,23 +15,34 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use std::{env, fs, thread};
 
+use sinew::sync::Latch;
 use sinew::{Runtime, park, spawn, yield_now};
 
 /// An operation by name: what to do so many times, and how many times are enough to see one.
 type Operation = (&'static str, fn(u64), u64);
 
-const OPERATIONS: [Operation; 5] = [
+const OPERATIONS: [Operation; 7] = [
     ("yield, one fiber", |times| (0..times).for_each(|_| yield_now()), 100_000),
-    ("yield, 1,000 fibers", yield_among_many, 200_000),
+    ("yield, 1,000 fibers", yield_among::<1_000>, 200_000),
+    ("yield, 10,000 fibers", yield_among::<10_000>, 200_000),
+    ("yield, 100,000 fibers", yield_among::<100_000>, 1_000_000),
     ("spawn and join", |times| (0..times).for_each(|_| spawn(|| ()).join().expect("an empty fiber")), 20_000),
     ("park, unpark by a fiber of the worker, yield", unpark_by_fiber, 20_000),
     ("park, unpark by a thread, worker asleep", unpark_by_thread, 1_000),
 ];
 
-fn yield_among_many(times: u64) {
-    const FIBERS: u64 = 1_000;
-    let yields = move || (0..times / FIBERS).for_each(|_| yield_now());
-    (0..FIBERS).map(|_| spawn(yields)).collect::<Vec<_>>().into_iter().for_each(|fiber| fiber.join().expect("it only yields"));
+/// All of them are there before the first yields: else one would have ended before the next begins.
+fn yield_among<const FIBERS: u64>(times: u64) {
+    let all = Arc::new(Latch::new(FIBERS as usize));
+    let yields = |all: Arc<Latch>| {
+        move || {
+            all.count_down();
+            all.wait();
+            (0..times / FIBERS).for_each(|_| yield_now());
+        }
+    };
+    let fibers: Vec<_> = (0..FIBERS).map(|_| spawn(yields(all.clone()))).collect();
+    fibers.into_iter().for_each(|fiber| fiber.join().expect("it only yields"));
 }
 
 fn unpark_by_fiber(times: u64) {

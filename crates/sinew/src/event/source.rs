@@ -66,6 +66,14 @@ impl Driver {
             },
         }
     }
+
+    /// What it is called.
+    pub(crate) fn io(self) -> Io {
+        match self {
+            Driver::Uring => Io::Uring,
+            Driver::Epoll => Io::Epoll,
+        }
+    }
 }
 
 /// What `Auto` comes to, for the process. A shortage of descriptors says nothing of the kernel, and nothing is settled by it.

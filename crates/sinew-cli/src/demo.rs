@@ -87,9 +87,10 @@ fn perform(arguments: &Arguments) -> Result<Report, Failure> {
     let cpu = cpu_time().saturating_sub(cpu);
     let measured = load.result()?;
     let workers = runtime.metrics().workers.len();
+    let driver = engine::name(runtime.io()?);
     runtime.shutdown_timeout(GRACE).map_err(|unfinished| Failure::new(unfinished.to_string()))?;
     let memory_bytes = memory.total_bytes().saturating_sub(before.total_bytes());
-    Ok(Report { connections, workers, driver: arguments.engine.driver_name(), fibers, memory_bytes, cpu, measured })
+    Ok(Report { connections, workers, driver, fibers, memory_bytes, cpu, measured })
 }
 
 /// As many as were asked for; if none were, as many as there can be.

@@ -37,11 +37,6 @@ impl Engine {
         let io = self.io.map(|io| format!("--io={}", name(io)));
         std::iter::once(format!("--workers={}", self.workers.unwrap_or(workers))).chain(io).collect()
     }
-
-    /// How I/O is done, after all.
-    pub(crate) fn driver_name(&self) -> &'static str {
-        name(self.io.filter(|&io| io != Io::Auto).unwrap_or_else(|| drivers()[0]))
-    }
 }
 
 /// The drivers that the kernel allows, the best one first.

@@ -77,7 +77,8 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
     let runtime = arguments.engine.start(crate::default_workers())?;
     let server = Server::start(&runtime, arguments.protocol, &arguments.addr)?;
     let workers = runtime.metrics().workers.len();
-    say(format_args!("{} listens at {} ({workers} workers); Ctrl-C ends it", arguments.protocol.name(), server.addr));
+    let (protocol, driver) = (arguments.protocol.name(), engine::name(runtime.io()?));
+    say(format_args!("{protocol} listens at {} ({workers} workers, I/O by {driver}); Ctrl-C ends it", server.addr));
     signals.wait()?;
     runtime.shutdown_timeout(GRACE).map_err(|unfinished| Failure::new(unfinished.to_string()))?;
     let Tally { connections, bytes, failed } = &*server.tally;

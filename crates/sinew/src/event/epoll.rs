@@ -36,8 +36,7 @@ pub(crate) struct Epoll {
     /// Which one it is, of all in this process there ever were: a descriptor's number may come again.
     instance: u64,
     events: Vec<libc::epoll_event>,
-    /// The turn of the last look, and its time.
-    polled: u32,
+    /// The time of the last look.
     polled_ns: u64,
     /// Whether the group's instance is among those it tells of, and is watched now.
     has_roam: bool,
@@ -175,7 +174,7 @@ impl Epoll {
             return Err(io::Error::last_os_error());
         }
         let events = Vec::with_capacity(EVENTS);
-        Ok(Self { fd, instance, events, polled: 0, polled_ns: 0, has_roam: false, watches_roam: false })
+        Ok(Self { fd, instance, events, polled_ns: 0, has_roam: false, watches_roam: false })
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -190,14 +189,14 @@ impl Epoll {
         !self.events.is_empty()
     }
 
-    pub(crate) fn look(&mut self, turn: u32, woken: &List<Control>) {
+    pub(crate) fn look(&mut self, turns: u32, woken: &List<Control>) -> bool {
         if self.events.is_empty() {
-            if turn.wrapping_sub(self.polled) < SOURCE_TURNS && clock::now_ns() < self.polled_ns + SOURCE_GAP_NS {
-                return;
+            if turns < SOURCE_TURNS && clock::now_ns() < self.polled_ns + SOURCE_GAP_NS {
+                return false;
             }
             self.fetch(0);
         }
-        (self.polled, self.polled_ns) = (turn, clock::now_ns());
+        self.polled_ns = clock::now_ns();
         for event in self.events.drain(..) {
             match event.u64 {
                 BELL => {}
@@ -205,6 +204,7 @@ impl Epoll {
                 _ => tell(self.instance, event, woken),
             }
         }
+        true
     }
 
     /// Is woken once when there is something at the instance `roam`, of which there is one.

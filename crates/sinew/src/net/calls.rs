@@ -28,7 +28,7 @@ pub(super) fn try_receive(socket: &impl AsFd, buf: &mut [u8], flags: libc::c_int
 }
 
 /// Receives a datagram that is there, and its sender's address, without waiting.
-pub(super) fn try_receive_from(socket: &impl AsFd, buf: &mut [u8], flags: libc::c_int) -> io::Result<(usize, SockAddr)> {
+fn try_receive_from(socket: &impl AsFd, buf: &mut [u8], flags: libc::c_int) -> io::Result<(usize, SockAddr)> {
     // SAFETY: the kernel alone writes to it, and nothing that is no byte.
     let buf = unsafe { &mut *(std::ptr::from_mut(buf) as *mut [MaybeUninit<u8>]) };
     SockRef::from(socket).recv_from_with_flags(buf, flags | libc::MSG_DONTWAIT)
@@ -140,6 +140,22 @@ pub(super) fn peek<S: AsFd>(descriptor: &Descriptor<S>, buf: &mut [u8]) -> io::R
 #[track_caller]
 pub(super) fn receive_datagram<S: AsFd>(descriptor: &Descriptor<S>, buf: &mut [u8], flags: libc::c_int) -> io::Result<usize> {
     perform(descriptor, Take(|socket: &S| try_receive(socket, buf, flags), || Ok(0)))
+}
+
+/// Receives one datagram, and what `told` makes of its sender's address; `at_end` is what the end comes to, of which there is no sender.
+#[track_caller]
+pub(super) fn receive_from<S: AsFd, A>(
+    descriptor: &Descriptor<S>,
+    buf: &mut [u8],
+    flags: libc::c_int,
+    told: impl Fn(&SockAddr) -> io::Result<A>,
+    at_end: impl Fn() -> io::Result<(usize, A)>,
+) -> io::Result<(usize, A)> {
+    let receive = |socket: &S| {
+        let (length, from) = try_receive_from(socket, buf, flags)?;
+        Ok((length, told(&from)?))
+    };
+    perform(descriptor, Take(receive, at_end))
 }
 
 /// Bytes to a stream.

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as Std};
 
 use super::addr::{ToSocketAddrs, each};
 use super::{calls, socket, timeouts};
-use crate::rt::io::{Descriptor, Direction, Take, Try, perform};
+use crate::rt::io::{Descriptor, Direction, Try, perform};
 
 /// A UDP socket.
 ///
@@ -65,11 +65,7 @@ impl UdpSocket {
 
     #[track_caller]
     fn receive_from(&self, buf: &mut [u8], flags: libc::c_int) -> io::Result<(usize, SocketAddr)> {
-        let receive = |socket: &Std| {
-            let (length, from) = calls::try_receive_from(socket, buf, flags)?;
-            from.as_socket().map_or_else(from_nobody, |from| Ok((length, from)))
-        };
-        perform(&self.descriptor, Take(receive, from_nobody))
+        calls::receive_from(&self.descriptor, buf, flags, |from| from.as_socket().map_or_else(from_nobody, Ok), from_nobody)
     }
 
     /// Receives one datagram from the [connected](Self::connect) address.

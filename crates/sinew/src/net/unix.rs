@@ -297,12 +297,7 @@ impl UnixDatagram {
     #[track_caller]
     fn receive_from(&self, buf: &mut [u8], flags: libc::c_int) -> io::Result<(usize, SocketAddr)> {
         // The end comes from nobody: as from a socket without a name.
-        let at_end = || Ok((0, unnamed()?));
-        let receive = |socket: &std_unix::UnixDatagram| {
-            let (length, from) = calls::try_receive_from(socket, buf, flags)?;
-            Ok((length, told(&from)?))
-        };
-        perform(&self.descriptor, Take(receive, at_end))
+        calls::receive_from(&self.descriptor, buf, flags, told, || Ok((0, unnamed()?)))
     }
 
     /// Receives one datagram.

@@ -230,7 +230,7 @@ impl RuntimeBuilder {
     /// How fibers do I/O. The default is [`Io::Auto`]: `io_uring` where the kernel allows it, else `epoll`, which is said on stderr once.
     ///
     /// A ring that was asked for is tried here: [`build`](Self::build) fails if the kernel refuses it. With `Auto` it is tried, once in the process, when the first fiber waits for I/O: a program without I/O opens
-    /// nothing. What each worker has come to is in [`WorkerMetrics::io`](crate::WorkerMetrics::io) and in the lines of `SINEW_SCHEDTRACE`; it is not said without need.
+    /// nothing. [`Runtime::io`] says which it is. What each worker has come to is in [`WorkerMetrics::io`](crate::WorkerMetrics::io) and in the lines of `SINEW_SCHEDTRACE`; it is not said without need.
     pub fn io(mut self, io: Io) -> Self {
         self.io = Some(io);
         self

@@ -13,6 +13,7 @@ use super::metrics::Metrics;
 use super::report::Unfinished;
 use super::spawn::{Builder, JoinHandle, run_in};
 use super::wait::Me;
+use crate::event::source::{Driver, Io};
 use crate::fiber::stack;
 use crate::fiber::task::quietly;
 use crate::fiber::why::Why;
@@ -64,6 +65,23 @@ impl Runtime {
     pub fn metrics(&self) -> Metrics {
         fork::refuse();
         Metrics::of(&self.groups)
+    }
+
+    /// How its fibers do I/O, [`Io::Uring`] or [`Io::Epoll`]: for the one line that a program may want in its log. Where [`Io::Auto`] was asked for, and nobody has waited for I/O yet, the ring is tried now, once in the
+    /// process. (A worker that is refused a ring later, for want of memory, says so; what each has is in [`WorkerMetrics::io`](crate::WorkerMetrics::io).)
+    ///
+    /// # Errors
+    /// If there are no descriptors to try it with.
+    ///
+    /// # Examples
+    /// ```
+    /// let runtime = sinew::Runtime::builder().workers(1).io(sinew::Io::Epoll).build()?;
+    /// assert_eq!(runtime.io()?, sinew::Io::Epoll);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn io(&self) -> io::Result<Io> {
+        fork::refuse();
+        Driver::choose(self.groups.io).map(Driver::io)
     }
 
     /// A way to spawn into this runtime that can be cloned and kept, also beyond its end.

@@ -52,6 +52,7 @@ impl Worker {
         self.seat().counters.ready.store(0, Relaxed);
         self.rested.set(true);
         self.seat.set_withholds(false);
+        self.backlog.set(0);
         self.roam_ns.set(0);
         // Not with an errand to do: a poll would end at once, and nobody would do it.
         let may_spin = self.spin_limit_ns() != 0 && !self.deferred.get() && !self.source_calls() && !self.group().has_errands();

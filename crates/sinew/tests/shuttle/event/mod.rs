@@ -200,7 +200,9 @@ pub mod source {
             self.asked.borrow().iter().any(|(question, _)| unsafe { (**question).answered.load(Relaxed) } != 0)
         }
 
-        pub fn look(&mut self, _turn: u32, woken: &List<Control>) {
+        pub fn flush(&mut self, _woken: &List<Control>) {}
+
+        pub fn look(&mut self, _turns: u32, woken: &List<Control>) -> bool {
             self.asked.borrow_mut().retain(|&(question, control)| {
                 // SAFETY: as above.
                 unsafe {
@@ -211,6 +213,7 @@ pub mod source {
                     !answered
                 }
             });
+            true
         }
 
         /// As epoll's: a ring since the last sleep ends this one at once.

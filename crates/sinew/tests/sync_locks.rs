@@ -572,6 +572,73 @@ fn who_never_has_to_wait_lets_those_on_its_worker_have_their_turn() {
     }
 }
 
+/// Two readers wait for a writer, one on a worker that then does something else, one on an idle one: the latter reads as soon as the writer has left, though nobody else comes to the lock.
+#[test]
+fn a_reader_does_not_wait_for_another_whose_worker_is_held() {
+    let one_worker = || sinew::Runtime::builder().workers(1).build().unwrap();
+    let (busy, idle) = (one_worker(), one_worker());
+    let lock = Arc::new(RwLock::new(()));
+    // Held for too long it is handed over to both, which is no test of this. So those who are to queue are started before it is locked.
+    for _ in 0..100 {
+        let (gate, arrived, queues) = (Gate::default(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let reader = |runtime: &sinew::Runtime, turn: usize, beside: Box<dyn FnOnce() + Send>| {
+            let (lock, arrived, queues) = (lock.clone(), arrived.clone(), queues.clone());
+            runtime.spawn(move || {
+                arrived.fetch_add(1, SeqCst);
+                while queues.load(SeqCst) < turn {
+                    std::hint::spin_loop();
+                }
+                // It runs when this one waits.
+                spawn(beside);
+                drop(lock.read());
+            })
+        };
+        let held_by = gate.clone();
+        let held = reader(&busy, 1, Box::new(move || held_by.hold()));
+        let waits = Arc::new(AtomicBool::new(false));
+        let tells = waits.clone();
+        let free = reader(&idle, 2, Box::new(move || tells.store(true, SeqCst)));
+        poll_until("both", || arrived.load(SeqCst) == 2);
+        let writer = lock.write();
+        queues.store(1, SeqCst);
+        poll_until("the worker to be held", || gate.held() == 1);
+        queues.store(2, SeqCst);
+        poll_until("the other to wait", || waits.load(SeqCst));
+        drop(writer);
+        poll_until("the other to read", || free.is_finished());
+        free.join().unwrap();
+        gate.open();
+        held.join().unwrap();
+    }
+}
+
+/// One that reads may read again while no writer waits, also if another reader has been on its way for longer than a turn: it would wait for itself.
+#[test]
+fn who_reads_already_waits_for_no_other_reader() {
+    alone(|| {
+        let lock = Arc::new(RwLock::new(()));
+        let held = lock.write();
+        let (arrived, other) = (Arc::new(AtomicBool::new(false)), lock.clone());
+        let reader = {
+            let arrived = arrived.clone();
+            spawn(move || {
+                arrived.store(true, SeqCst);
+                drop(other.read());
+            })
+        };
+        until(|| arrived.load(SeqCst));
+        drop(held);
+        let first = lock.read();
+        // Nobody else runs. Longer than a turn, and not so long that the other one is given up.
+        let end = Instant::now() + Duration::from_micros(20);
+        while Instant::now() < end {}
+        // More than may overtake one before the clock is looked at.
+        let again: Vec<_> = (0..100).map(|_| lock.read()).collect();
+        drop((first, again));
+        reader.join().unwrap();
+    });
+}
+
 /// Readers that overlap so that the lock is never free of them: a writer gets in all the same.
 #[test]
 fn a_writer_is_not_starved_by_readers() {

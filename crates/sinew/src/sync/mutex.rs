@@ -102,7 +102,7 @@ pub type MappedMutexGuard<'a, T> = lock_api::MappedMutexGuard<'a, RawMutex, T>;
 /// while its fiber suspends: others then wait for as long. It can be a `static`.
 ///
 /// # Fairness
-/// Who unlocks wakes one that waits, which then tries like any other. It may be overtaken by those who run meanwhile, for some microseconds; then they queue behind it. For a quarter of a millisecond
+/// Who unlocks wakes one that waits, which then tries like any other. It may be overtaken by those who run meanwhile, for some microseconds; then they queue behind it. For a tenth of a millisecond
 /// waiters of the same worker are preferred; else the one that has waited longest is next. One that has waited for half a millisecond, and finds it locked when it is woken, is given it by the next
 /// unlock. `MutexGuard::unlock_fair` gives it to the one that has waited longest at once.
 ///

@@ -1,33 +1,37 @@
 //! The lock under `RwLock`: one word, and two queues for those who find it taken.
 //!
-//! As with `raw_mutex.rs`, who unlocks lets go, tells one that waits to try, and runs on; others may overtake that one for a turn, and queue behind it then (`turns.rs`). After a writer it is the first reader that waits, after readers the first
-//! writer; and a reader that was told, and has come, tells the next reader, unless a writer has waited for longer: so readers come together, and yet one by one. (All of them at once would be ready, and in no queue: whoever runs on
-//! their worker and never has to wait would not know of them, and kept them from it for 100 ms and more.)
+//! As with `raw_mutex.rs`, who unlocks lets go, tells some that wait to try, and runs on; others may overtake these for a turn, and queue behind them then (`turns.rs`). After a writer it is the readers that have waited for longer than any other writer, and one at
+//! least, after readers the first writer. Until all of them have come the lock is known to be wanted, and each of them has a turn. (It was known until the first had come: whoever ran on the worker of the others, and never had to wait, knew
+//! of nobody who does, and kept them from it for 100 ms and more.)
 //!
-//! If one has waited for `HAND_OVER_NS` all the same, who comes queues, and who unlocks hands the lock over, once in `HANDED_NS`: after a writer to all readers that wait, as one batch, else to the next writer; after readers to
+//! If one has waited for `HAND_OVER_NS` all the same, who comes queues, unless it is a reader and no writer waits, and who unlocks hands the lock over, once in `HANDED_NS`: after a writer to all readers that wait, as one batch, else to the next writer; after readers to
 //! the writer that has waited longest. A reader that would join others, before a writer that waits, looks at the time at once, since all of them may have the lock for long; who overtakes at a free lock looks once in 32 times. So
 //! a writer waits for its patience, those before it, and one batch of readers between each two of them; a reader for its patience, the batch under way and one writer.
 //!
-//! Measured (100 fibers, 2 workers, nine reads to a write): 456 ns per lock if it is always handed over, each of which then costs a switch or a wake of another worker; 9.3 ns, with waits of 50 to 300 ms, where readers are woken all at once and nobody queues for another's turn;
-//! 11.5 ns now, with waits of 0.3 ms, 1 at p99, and 3 at most; std's on 100 threads 23 ns, with waits of 500 ms. 13 ns, and 4 ms for writers, if all readers that waited when a writer left come before the next one. Rejected: one queue, with batches of readers that are neighbours in it, and hand-overs: under mixed load
+//! Measured (100 fibers, 2 workers, nine reads to a write): 456 ns per lock if it is always handed over, each of which then costs a switch or a wake of another worker; 9.5 ns, with waits of 50 to 300 ms, where the lock is known to be wanted until the first has come, and nobody queues for another's turn;
+//! 13 ns now, with waits of 0.3 ms, 1 to 2 at p99, and 5 at most; std's on 100 threads 23 ns, with waits of 500 ms. If readers are told one by one, each by the one before, 12 ns; but one whose worker is held then keeps all that are behind it from a free lock. Rejected: one queue, with batches of readers that are neighbours in it, and hand-overs: under mixed load
 //! the batches are of one.
+//!
+//! Known limit, as that of a mutex: while the worker of one that was told to try is held, and nobody locks any more, those who queued before it was told wait, though the lock is free. Readers of other workers were told, too; so these are writers, and readers behind
+//! them.
 //!
 //! # Picture of the state
 //! ```text
 //!   bit 0    WRITER      a writer has it
 //!   bit 1    WAITED      a queue is not empty
-//!   bit 2    WOKEN       one was told to try; until it has, or was given up, unlocks wake nobody else
+//!   bit 2    WOKEN       some were told to try; until all have, or were given up, unlocks wake nobody else
 //!   3..7     OVERTAKEN   how often those who wait were overtaken since somebody looked at the time
 //!   8..29    readers that have it
 //! ```
 //! # Invariants (when nobody is inside)
 //! I1. WAITED says whether a queue is not empty; then somebody has the lock, who will look at it when he leaves, or one that was woken is on its way.
-//! I2. Who was told to try takes WOKEN away, in the same step in which it enters, or queues again because another has the lock; so does a hand-over, and who gives it up. Taken away too early it costs a wake that is in vain.
+//! I2. Who was told to try counts as come in the same step in which it enters, or queues again because another has the lock; the last one takes WOKEN away. So does a hand-over, and who gives them up; one that comes after that may be taken for another, which costs a wake that is in vain.
 
 use std::cell::Cell;
 
 use super::monitor::await_wake;
 use crate::base::atomic::{AS_IN_MEMORY, in_statics, spin_loop};
+use crate::fiber::Claimed;
 use crate::fiber::state::Cause;
 use crate::fiber::waiters::{Waiter, Waiters};
 use crate::fiber::why::{At, Why};
@@ -64,7 +68,8 @@ struct Queues {
     writers: Waiters<Note>,
     /// When the lock was last handed over.
     handed_ns: u64,
-    /// From when on it counts that the one who was told to try is overtaken, and its home.
+    /// Those who were told to try, and have not come; from when on it counts that they are overtaken; and their home, 0 if they have several.
+    coming: usize,
     woken_ns: u64,
     woken_home: usize,
     /// When one of another worker than the unlocker's was last told to.
@@ -122,7 +127,7 @@ enum Hand {
 impl RawRwLock {
     in_statics! {
         pub(crate) const fn unlocked() -> Self {
-            Self { lock: StateLock::new(0, Queues { readers: Waiters::new(), writers: Waiters::new(), handed_ns: 0, woken_ns: 0, woken_home: 0, moved_ns: 0 }) }
+            Self { lock: StateLock::new(0, Queues { readers: Waiters::new(), writers: Waiters::new(), handed_ns: 0, coming: 0, woken_ns: 0, woken_home: 0, moved_ns: 0 }) }
         }
     }
 
@@ -225,9 +230,18 @@ impl RawRwLock {
         self.lock.change(taken).is_some()
     }
 
-    /// Takes it if it is free and nobody's patience is at its end, which it looks at the time for.
+    /// Takes it if it is free, before those who were told to try; if the patience of one who waits is at its end, that one has it first.
     fn try_slowly(&self, side: Side) -> bool {
-        is_free(self.lock.state(), side) && self.lock.lock().enter(side, Comes::Passing) == Enter::Entered
+        while is_free(self.lock.state(), side) {
+            let mut inside = self.lock.lock();
+            match inside.enter(side, Comes::Passing) {
+                Enter::Entered => return true,
+                // Nobody has it: after that somebody does, or nobody waits.
+                Enter::Due if inside.state & OWNERS == 0 => inside.go_on([Side::Writer, Side::Reader], Hand::Over),
+                Enter::Due | Enter::Taken | Enter::NotItsTurn => return false,
+            }
+        }
+        false
     }
 
     #[cold]
@@ -241,14 +255,8 @@ impl RawRwLock {
         let waiter = Waiter::new(me.control(), Note { since_ns: clock::now_ns(), handed: Cell::new(false) });
         loop {
             let mut inside = self.lock.lock();
-            let entered = inside.enter(side, comes);
-            match entered {
-                Enter::Entered => {
-                    if comes == Comes::Woken && side == Side::Reader {
-                        inside.pass_on();
-                    }
-                    return true;
-                }
+            match inside.enter(side, comes) {
+                Enter::Entered => return true,
                 Enter::Due if inside.state & OWNERS == 0 => {
                     // Whoever was told to try does not come, and others behind it have lost their patience: they have it, and this one looks again.
                     inside.go_on([Side::Writer, Side::Reader], Hand::Over);
@@ -256,22 +264,24 @@ impl RawRwLock {
                 }
                 Enter::Taken | Enter::NotItsTurn | Enter::Due => {}
             }
-            // Another worker may not come for long; a fiber of this one comes next.
-            let looks_again = entered == Enter::NotItsTurn && is_free(inside.state, side) && !inside.woken_is_of(home());
+            // While one is on its way unlocks wake nobody. If that is not a fiber of this worker, which comes next, it may not come for long.
+            let looks_again = inside.state & WOKEN != 0 && !inside.woken_is_of(home());
             inside.queue_up(&me, &waiter, side, comes);
             drop(inside);
             let until_ns = if looks_again { deadline_ns.min(clock::now_ns() + POLITE_NS) } else { deadline_ns };
+            let gives_up = Cell::new(false);
             // SAFETY: queued and begun just now, inside, where it is claimed; it is removed from the queue that it was pushed to.
             let cause = unsafe {
                 await_wake(&me, &self.lock, until_ns, |mut inside| {
                     inside.queue(side).remove(&waiter);
-                    inside.leave_queue();
+                    gives_up.set(passed(deadline_ns));
+                    if gives_up.get() { inside.leave_queue() } else { inside.leave(Wakes::none()) }
                 })
             };
             comes = match cause {
                 Cause::Woken if waiter.note.handed.get() => return true,
                 Cause::Woken => Comes::Woken,
-                _ if passed(deadline_ns) => return false,
+                _ if gives_up.get() => return false,
                 _ => Comes::Again,
             };
         }
@@ -280,7 +290,7 @@ impl RawRwLock {
     /// Tries for a moment, unless others wait already.
     fn spin(&self, side: Side) -> bool {
         for _ in 0..SPINS {
-            if self.lock.state() & WAITED != 0 {
+            if self.lock.state() & (WAITED | WOKEN) != 0 {
                 return false;
             }
             spin_loop();
@@ -327,14 +337,15 @@ fn with(state: u32, side: Side) -> u32 {
 trait Turns {
     fn queue(&mut self, side: Side) -> &mut Waiters<Note>;
     fn waits_since(&self, side: Side) -> u64;
-    fn is_due(&self, now_ns: u64) -> bool;
+    fn is_due(&self, side: Side, now_ns: u64) -> bool;
     fn woken_is_of(&self, home: *const ()) -> bool;
     fn enter(&mut self, side: Side, comes: Comes) -> Enter;
     fn queue_up(&mut self, me: &Me, waiter: &Waiter<Note>, side: Side, comes: Comes);
     fn hand_over(&mut self, side: Side, wakes: &Wakes) -> bool;
-    fn tell_one(&mut self, side: Side, wakes: &Wakes) -> bool;
+    fn tell(&mut self, side: Side, wakes: &Wakes) -> bool;
+    fn note_told(&mut self, claimed: Claimed, wakes: &Wakes);
     fn go_on(self, turns: [Side; 2], hand: Hand);
-    fn pass_on(self);
+    fn forget_told(&mut self);
     fn leave_queue(self);
     fn leave(self, wakes: Wakes);
 }
@@ -356,13 +367,14 @@ impl Turns for Inside<'_, Queues> {
         queue.first().map_or(u64::MAX, |first| first.note.since_ns)
     }
 
-    /// Whether one that waits has done so for long enough, and the last hand-over was a while ago.
-    fn is_due(&self, now_ns: u64) -> bool {
-        let since_ns = self.waits_since(Side::Reader).min(self.waits_since(Side::Writer));
+    /// Whether one that waits has done so for long enough, and the last hand-over was a while ago. A reader stands in nobody's way but a writer's.
+    fn is_due(&self, side: Side, now_ns: u64) -> bool {
+        let (reader_ns, writer_ns) = (self.waits_since(Side::Reader), self.waits_since(Side::Writer));
+        let since_ns = if side == Side::Reader && self.writers.is_empty() { u64::MAX } else { reader_ns.min(writer_ns) };
         now_ns.saturating_sub(since_ns) >= HAND_OVER_NS && now_ns.saturating_sub(self.handed_ns) >= HANDED_NS
     }
 
-    /// Whether the one that was last told to try is a fiber of the worker at `home`, where it comes next. Threads have no home.
+    /// Whether all who were told to try are fibers of the worker at `home`, where they come next. Threads have no home.
     fn woken_is_of(&self, home: *const ()) -> bool {
         !home.is_null() && self.woken_home == home.addr()
     }
@@ -370,17 +382,26 @@ impl Turns for Inside<'_, Queues> {
     /// Takes the lock for one who comes, if that is free for him, nobody's patience is at its end, and it is not the turn of one that was told to try.
     fn enter(&mut self, side: Side, comes: Comes) -> Enter {
         if comes == Comes::Woken {
-            self.state &= !WOKEN;
+            self.coming = self.coming.saturating_sub(1);
+            if self.coming == 0 {
+                self.state &= !WOKEN;
+            } else {
+                // Its own turn, before that of the others.
+                self.woken_ns = clock::now_ns();
+            }
         } else if self.state & (WAITED | WOKEN) != 0 {
             let now_ns = clock::now_ns();
-            if self.is_due(now_ns) {
+            let overtaken_ns = now_ns.saturating_sub(self.woken_ns);
+            if overtaken_ns >= STALE_NS {
+                // They do not come: the next unlock wakes others.
+                self.forget_told();
+            }
+            if self.is_due(side, now_ns) {
                 return Enter::Due;
             }
-            let overtaken_ns = now_ns.saturating_sub(self.woken_ns);
-            if self.state & WOKEN != 0 && overtaken_ns >= STALE_NS {
-                // It does not come: the next unlock wakes another.
-                self.state &= !WOKEN;
-            } else if self.state & WOKEN != 0 && overtaken_ns >= TURN_NS && comes != Comes::Passing {
+            // One that reads already and reads again would wait for itself.
+            let joins = side == Side::Reader && self.state & OWNERS != 0 && self.writers.is_empty();
+            if self.state & WOKEN != 0 && overtaken_ns >= TURN_NS && comes != Comes::Passing && !joins {
                 return Enter::NotItsTurn;
             }
             self.state &= !OVERTAKEN_MAX;
@@ -397,8 +418,8 @@ impl Turns for Inside<'_, Queues> {
         // SAFETY: it is in no queue: new, or claimed or removed and so taken out; it stays in place until it was claimed or removed.
         unsafe {
             match comes {
-                Comes::Newly | Comes::Passing => self.queue(side).push(waiter),
                 Comes::Again | Comes::Woken => self.queue(side).push_first(waiter),
+                _ => self.queue(side).push(waiter),
             }
         }
         self.state |= WAITED;
@@ -422,24 +443,54 @@ impl Turns for Inside<'_, Queues> {
         handed
     }
 
-    /// Tells one of a queue to try: of the caller's own worker for a while, which costs nothing, then the one that has waited longest; `false` if there is none.
-    fn tell_one(&mut self, side: Side, wakes: &Wakes) -> bool {
+    /// Tells the next writer to try: of the caller's own worker for a while, which costs nothing, then the one that has waited longest. Or readers: all who have waited for longer than any writer, and one at least. `false` if there is
+    /// nobody.
+    fn tell(&mut self, side: Side, wakes: &Wakes) -> bool {
         let (home, now_ns) = (home(), clock::now_ns());
-        let stays = !home.is_null() && now_ns.saturating_sub(self.moved_ns) < STAY_NS;
         let tell = |note: &Note| note.handed.set(false);
-        let queue = self.queue(side);
-        let claimed = if stays { queue.claim_near(home, NEAR_LOOKS, tell) } else { queue.claim_first(tell) };
-        let Some(claimed) = claimed else { return false };
-        // SAFETY: blocks are never unmapped, and a home is an atomic.
-        self.woken_home = unsafe { (*claimed.control).home() }.addr();
+        self.forget_told();
+        match side {
+            Side::Writer => {
+                let stays = !home.is_null() && now_ns.saturating_sub(self.moved_ns) < STAY_NS;
+                let claimed = if stays { self.writers.claim_near(home, NEAR_LOOKS, tell) } else { self.writers.claim_first(tell) };
+                if let Some(claimed) = claimed {
+                    self.note_told(claimed, wakes);
+                }
+            }
+            Side::Reader => {
+                let writer_ns = self.waits_since(Side::Writer);
+                while (self.coming == 0 || self.waits_since(Side::Reader) < writer_ns)
+                    && let Some(claimed) = self.readers.claim_first(tell)
+                {
+                    self.note_told(claimed, wakes);
+                }
+            }
+        }
+        if self.coming == 0 {
+            return false;
+        }
         let near = self.woken_is_of(home);
         if !near {
             self.moved_ns = now_ns;
         }
         self.woken_ns = now_ns + if near { 0 } else { COMES_NS };
+        true
+    }
+
+    /// One was told to try.
+    fn note_told(&mut self, claimed: Claimed, wakes: &Wakes) {
+        // SAFETY: blocks are never unmapped, and a home is an atomic.
+        let home = unsafe { (*claimed.control).home() }.addr();
+        self.woken_home = if self.coming == 0 || self.woken_home == home { home } else { 0 };
+        self.coming += 1;
         self.state |= WOKEN;
         wakes.add(claimed);
-        true
+    }
+
+    /// Those who were told to try are waited for no more.
+    fn forget_told(&mut self) {
+        self.coming = 0;
+        self.state &= !WOKEN;
     }
 
     /// Somebody has left: sees to those whose turn it is, then, if there are none, to the others. They have it, also if they were to try, if one has waited for long.
@@ -447,24 +498,15 @@ impl Turns for Inside<'_, Queues> {
         let wakes = Wakes::none();
         // While readers are left, they see to it.
         if self.state & OWNERS == 0 {
-            if hand == Hand::Over || self.is_due(clock::now_ns()) {
+            if hand == Hand::Over || self.is_due(Side::Writer, clock::now_ns()) {
                 if self.hand_over(turns[0], &wakes) || self.hand_over(turns[1], &wakes) {
                     self.handed_ns = clock::now_ns();
-                    // One that was told to try before, and does not come, is waited for no more: the next unlock wakes others.
-                    self.state &= !WOKEN;
+                    // Those who were told to try before, and do not come, are waited for no more: the next unlock wakes others.
+                    self.forget_told();
                 }
             } else if self.state & WOKEN == 0 {
-                let _told = self.tell_one(turns[0], &wakes) || self.tell_one(turns[1], &wakes);
+                let _told = self.tell(turns[0], &wakes) || self.tell(turns[1], &wakes);
             }
-        }
-        self.leave(wakes);
-    }
-
-    /// A reader has come that was told to: so does the next one, unless a writer has waited for longer.
-    fn pass_on(mut self) {
-        let wakes = Wakes::none();
-        if self.state & WOKEN == 0 && self.waits_since(Side::Reader) < self.waits_since(Side::Writer) {
-            self.tell_one(Side::Reader, &wakes);
         }
         self.leave(wakes);
     }

@@ -136,10 +136,9 @@ pub type MappedRwLockWriteGuard<'a, T> = lock_api::MappedRwLockWriteGuard<'a, Ra
 /// As [`std::sync::RwLock`], without poisoning: a panic while it is locked unlocks it. Guards may be held while their fiber suspends: others then wait for as long. It can be a `static`.
 ///
 /// # Fairness
-/// Who comes may overtake those who wait, for half a millisecond; once one has waited for that long, others queue, and who unlocks hands the lock over. (One that was woken, and whose worker is busy elsewhere, may be
-/// overtaken a few dozen times more while nobody has the lock.) Readers and writers take turns: after a writer
-/// come all readers that wait, as one batch, else the next writer; after a batch the writer that has waited longest. So neither side starves. One that reads already and reads again may wait for
-/// a writer that waits for it, for ever.
+/// Who unlocks wakes some that wait, which then try like any other: after a writer the readers that have waited for longer than any writer, after readers the first writer. They may be overtaken by those who run meanwhile, for some microseconds; then
+/// these queue behind them, also at a free lock. Once one has waited for half a millisecond all others queue, unless they read and no writer waits, and who unlocks hands the lock over: after a writer to all readers that wait, as one batch, else to the
+/// next writer; after a batch to the writer that has waited longest. So neither side starves. One that reads already and reads again may wait for a writer that waits for it, for ever.
 ///
 /// # Suspends
 /// `read`, `write` and their timed forms do, while others have it or it is not their turn. They are no [cancel points](crate::cancelled).
@@ -170,10 +169,10 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until no writer has it, nor has waited long for it, and locks it for reading.
+    /// Waits until no writer has it, and it is not the turn of another, and locks it for reading.
     ///
     /// # Suspends
-    /// Yes, while a writer has it, or has waited long for it. No cancel point.
+    /// Yes, while a writer has it, or it is the turn of another ([fairness](Self#fairness)). No cancel point.
     ///
     /// # Panics
     /// If it has to wait inside [`no_suspend`](crate::no_suspend).
@@ -187,10 +186,10 @@ impl<T: ?Sized> RwLock<T> {
         }
     }
 
-    /// Waits until nobody has it, and locks it for writing.
+    /// Waits until nobody has it, and it is not the turn of another, and locks it for writing.
     ///
     /// # Suspends
-    /// Yes, while others have it. No cancel point.
+    /// Yes, while others have it, or it is their turn ([fairness](Self#fairness)). No cancel point.
     ///
     /// # Panics
     /// If it has to wait inside [`no_suspend`](crate::no_suspend).

@@ -1,10 +1,10 @@
 //! Whose turn it is at a lock that many want: the times by which `Mutex` and `RwLock` go.
 //!
 //! Who unlocks tells one that waits to try, and runs on; until that one comes, others may overtake it, which costs them nothing. These times bound what that costs those who wait. With 100 fibers on two
-//! workers that do nothing but lock, each waits for the turns of all others: 0.2 to 0.25 ms, and 0.45 at p99 (0.5 and 0.6 with turns of 4 us and stays of 250). Longer turns gain little: the lock
+//! workers that do nothing but lock, each waits for the turns of all others: 0.2 to 0.25 ms, and 0.4 at p99 (0.5 and 0.6 with turns of 4 us and stays of 250). Longer turns gain little: the lock
 //! itself costs the same, and a turn ends with a switch to another fiber of the worker, some 50 ns.
 
-/// How long one that was told to try is overtaken before others queue behind it: a hundred short critical sections and more.
+/// How long one that was told to try is overtaken before others queue behind it: some hundred short critical sections. A mutex counts it in ticks of that length, so there it is up to so long.
 pub(super) const TURN_NS: u64 = 2_048;
 
 /// How long one of another worker may take to come before its turn counts: most come 40 to 60 us after a futex wake here. Much longer, and they come while the lock is still fought for.

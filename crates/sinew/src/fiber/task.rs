@@ -148,8 +148,9 @@ impl Control {
             // Dropped with its runtime, as its owner asked; there may be very many.
             Verdict::ShutDown | Verdict::ShutDownInReserve => return,
         };
-        // Not `eprintln`, which panics where stderr is gone.
-        let _ = writeln!(std::io::stderr(), "sinew: fiber {self}, {what}, and its handle was dropped: nobody will join it");
+        // In one piece: the message of another's panic, which std writes without stderr's lock, may come meanwhile. Not `eprintln`, which panics where stderr is gone.
+        let line = format!("sinew: fiber {self}, {what}, and its handle was dropped: nobody will join it\n");
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }
 }
 

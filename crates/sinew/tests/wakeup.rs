@@ -441,28 +441,6 @@ fn an_own_child_starts_although_the_group_queue_is_never_empty_and_a_fiber_yield
     });
 }
 
-/// Claim: a worker whose fibers have joined their children at once, again and again, wakes nobody for the next; but if that is not joined, and its maker keeps the thread, a worker that sleeps comes all the same.
-#[test]
-fn a_child_that_is_not_joined_after_many_that_were_runs_elsewhere() {
-    for spin in [sinew::Spin::Never, sinew::Spin::Adaptive] {
-        let rt = Runtime::builder().workers(2).profile(sinew::Profile::ComputeHeavy).spin(spin).build().unwrap();
-        for turn in 0..20 {
-            rt.run(|| {
-                (0..1_000).for_each(|_| sinew::spawn(|| ()).join().unwrap());
-                // Who looks after withheld children must be called if there were none for a while.
-                while turn % 2 == 0 && !sinew::metrics().workers.iter().any(|worker| worker.sleeping) {
-                    sinew::yield_now();
-                }
-                let ran = Arc::new(AtomicUsize::new(0));
-                let runs = ran.clone();
-                let child = sinew::spawn(move || runs.store(1, SeqCst));
-                poll_until("the child", || ran.load(SeqCst) == 1);
-                child.join().unwrap();
-            });
-        }
-    }
-}
-
 #[test]
 fn a_parked_fiber_tells_how_deep_it_stands() {
     fn park_at(depth: usize) -> usize {

@@ -77,8 +77,6 @@ pub(crate) struct Seat {
     /// What wakes it when it sleeps in its source. It stays, as the seat does: a late ring must not go to a stranger.
     bell: OnceLock<Bell>,
     pub(crate) counters: Counters,
-    /// Children that are kept from the others, if there are so many: one or none (`worker/withheld.rs`). In the line that whoever looks for children reads.
-    withheld: AtomicU32,
     /// Unstarted fibers that this worker's fibers spawned.
     pub(crate) children: Deque<Control, CHILDREN_MAX>,
     /// Started fibers that may move, and are ready; the oldest goes first.
@@ -222,7 +220,6 @@ impl Seat {
             mail_wakes: plain::AtomicU64::new(0),
             bell: OnceLock::new(),
             counters: Counters::new(),
-            withheld: AtomicU32::new(0),
             children: Deque::new(),
             moving: Deque::new(),
             next: AtomicPtr::new(std::ptr::null_mut()),
@@ -301,24 +298,6 @@ impl Seat {
     /// Started fibers of this worker: what placement weighs.
     pub(crate) fn settled(&self) -> usize {
         self.counters.settled.load(Relaxed)
-    }
-
-    /// Begins or ends to withhold a child that is alone. By this seat's worker.
-    #[inline]
-    pub(crate) fn set_withholds(&self, withholds: bool) {
-        self.withheld.store(u32::from(withholds), Relaxed);
-    }
-
-    /// Whether a child that is alone is withheld, by a relaxed look.
-    #[inline]
-    pub(crate) fn withholds(&self) -> bool {
-        self.withheld.load(Relaxed) != 0
-    }
-
-    /// Whether there are children that any worker may take, by a relaxed look.
-    #[inline]
-    pub(crate) fn shares_children(&self) -> bool {
-        self.children.len() > self.withheld.load(Relaxed) as usize
     }
 
     #[inline]
@@ -786,7 +765,7 @@ impl Group {
     }
 
     fn has_at_seats(&self) -> bool {
-        self.seats().iter().any(|seat| seat.shares_children() || seat.moving.len() != 0)
+        self.seats().iter().any(|seat| seat.children.len() != 0 || seat.moving.len() != 0)
     }
 
     /// Fibers in the group's queue.

@@ -23,7 +23,6 @@ mod feed;
 mod moving;
 mod rest;
 mod search;
-mod withheld;
 
 use std::cell::{Cell, OnceCell, UnsafeCell};
 use std::io;
@@ -227,10 +226,6 @@ pub(crate) struct Worker {
     urgent_runs: Cell<u32>,
     /// A fiber that may move was queued, and nobody was woken for it: this worker was about to take it.
     unannounced: Cell<bool>,
-    /// Children in a row that were joined at once; how many when the loop last looked; and that one is being joined by the loop (`withheld.rs`).
-    joined: Cell<u32>,
-    joined_before: Cell<u32>,
-    joining: Cell<bool>,
     /// What any worker may take is due before its own fibers.
     others_due: Cell<bool>,
     /// They were the first in the last turn.
@@ -299,9 +294,6 @@ impl Worker {
             urgent: Cell::new(ptr::null()),
             urgent_runs: Cell::new(0),
             unannounced: Cell::new(false),
-            joined: Cell::new(0),
-            joined_before: Cell::new(0),
-            joining: Cell::new(false),
             others_due: Cell::new(false),
             others_had: Cell::new(false),
             child_next: Cell::new(false),
@@ -351,7 +343,6 @@ impl Worker {
                 end_of_child();
             }
             self.look_around();
-            self.review_withheld();
             let next = self.next();
             // SAFETY: `next` took the fiber out of its queue: it is ours (F1).
             match unsafe { next.as_ref() } {
@@ -364,8 +355,6 @@ impl Worker {
                 None => self.rest(),
             }
         }
-        // The seat's next worker begins anew.
-        self.seat.set_withholds(false);
         HERE.with(|here| here.set(ptr::null()));
     }
 
@@ -382,8 +371,6 @@ impl Worker {
     fn pass_rest_on(&self) {
         if self.group().has_work() {
             self.announce(1);
-        } else {
-            self.pass_watch_on();
         }
         if self.group().has_errands() && !self.group().call_one() {
             self.pass_errands_on();
@@ -649,9 +636,7 @@ impl Worker {
     #[inline]
     fn note_start(&self, control: &Control) {
         if control.is_timed() {
-            let waited_ns = control.take_ready_time();
-            self.seat.counters.start_latency.record(waited_ns);
-            self.judge_wait(waited_ns);
+            self.seat.counters.start_latency.record(control.take_ready_time());
         }
     }
 
@@ -959,7 +944,7 @@ impl Worker {
         let wanted = ptr::from_ref(child).cast_mut();
         // SAFETY: the caller's promise; a child taken from the deque is ours, and started before it is gone to.
         unsafe {
-            if self.take_joined(me, wanted) && self.start(child) {
+            if self.budget.get() != 0 && !me.is_marked() && self.seat().children.pop_if_newest(wanted) && self.start(child) {
                 self.budget.set(self.budget.get() - 1);
                 self.current.set(child);
                 self.count_unwinding();
@@ -1059,7 +1044,6 @@ impl Worker {
     fn child_for(&self, stack: &Stack) -> Option<&'static Control> {
         // SAFETY: popped, so it is ours; a block outlives its fiber's end.
         let child: &'static Control = unsafe { self.seat().children.pop().as_ref()? };
-        self.share_children();
         debug_assert!(!child.is_started(), "F1: fiber {child}, which has started, among the children");
         if child.class() == stack.class() {
             return Some(child);
@@ -1067,8 +1051,6 @@ impl Worker {
         // It was the newest a moment ago and there is room where it was.
         let pushed = self.seat().children.push(ptr::from_ref(child).cast_mut());
         debug_assert!(pushed, "no room for a child that was just taken out");
-        // If it was withheld nobody knows of it.
-        self.unannounced.set(true);
         None
     }
 }

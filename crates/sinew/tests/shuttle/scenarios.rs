@@ -10,15 +10,12 @@ use shuttle::{Config, MaxSteps, Runner};
 use crate::base::atomic::{AtomicU32, set_mutant};
 use crate::event::source::{Question, answer};
 use crate::rt::blocking::blocking;
-use crate::rt::runtime::{plain, with_groups, with_pool, with_workers};
+use crate::rt::runtime::{with_pool, with_workers};
 use crate::rt::spawn::Builder;
 use crate::rt::wait::Cut;
-use crate::sched::settings::{Settings, Spin};
 use crate::sched::worker::here;
 use crate::time::{Cancel, Timer};
 use crate::{JoinHandle, block_on, cancelled, current, park, park_timeout, scope, shield, sleep, spawn, timeout, try_block_on, yield_now};
-
-const MICRO: Duration = Duration::from_micros(1);
 
 /// Schedules of each scenario in CI; half random, half by priorities (PCT).
 const SCHEDULES: usize = 600;
@@ -224,45 +221,6 @@ fn fibers_that_wait_for_each_other_meet() {
             handles.into_iter().for_each(|h| h.join().unwrap());
         });
     });
-}
-
-/// A fiber joins children at once, until these are withheld, and then keeps its thread until another worker has run the next one: at once, or when nothing was withheld for a while and all others sleep for good.
-/// A second fiber is woken meanwhile, and takes away who looked after that child.
-#[test]
-fn a_withheld_child_is_run_by_another_worker_if_its_own_is_held() {
-    for (spin, all_sleep) in [(Spin::Never, false), (Spin::Never, true), (Spin::Fixed(MICRO), false), (Spin::Fixed(MICRO), true)] {
-        explore_one_of(4, move || {
-            with_groups(vec![Settings { spin, ..plain(3) }], |groups| {
-                let ran = Arc::new(AtomicUsize::new(0));
-                let holds = |ran: &AtomicUsize| {
-                    while ran.load(SeqCst) == 0 {
-                        shuttle::thread::yield_now();
-                    }
-                };
-                let (sees, runs) = (ran.clone(), ran.clone());
-                let second = Builder::new().spawn_in(groups, move || {
-                    park();
-                    holds(&sees);
-                });
-                let second = second.unwrap();
-                let (woken, others) = (second.fiber().clone(), groups.clone());
-                let maker = Builder::new().spawn_in(groups, move || {
-                    (0..4).for_each(|_| spawn(|| ()).join().unwrap());
-                    let group = &others.all[0];
-                    while all_sleep && (group.idle.sleeping().len() != 2 || group.watchers.load(SeqCst) != 0) {
-                        yield_now();
-                        shuttle::thread::yield_now();
-                    }
-                    let child = spawn(move || runs.store(1, SeqCst));
-                    woken.unpark();
-                    holds(&ran);
-                    child.join().unwrap();
-                });
-                maker.unwrap().join().unwrap();
-                second.join().unwrap();
-            });
-        });
-    }
 }
 
 #[test]

@@ -112,13 +112,11 @@ impl Worker {
 
     /// A worker of this group that has not come to the fiber that it woke last: it may be held by another one.
     pub(super) fn stuck(&self) -> Option<Suspect> {
-        let (seats, has_movers) = (self.group().seats(), self.groups.movers() != 0);
-        if seats.len() < 2 {
+        if self.groups.movers() == 0 {
             return None;
         }
-        let keeps = |seat: &Seat| seat.withholds() || (has_movers && !seat.next.load(Relaxed).is_null());
-        // Not always the same one first: each of several is to be looked after.
-        self.victims(seats.len()).map(|other| seats[other]).find(|seat| keeps(seat)).map(Suspect::of)
+        let mut others = self.group().seats().iter().filter(|seat| !ptr::eq(**seat, self.seat));
+        others.find(|seat| !seat.next.load(Relaxed).is_null()).map(|seat| Suspect::of(seat))
     }
 
     /// Takes the fiber that a worker woke last, if that is still held: the last that a thief takes.
@@ -127,11 +125,13 @@ impl Worker {
             return false;
         }
         add(&self.seat.counters.thefts, 1);
-        // SAFETY: F1 - taken out, so it is ours.
-        let Some(control) = (unsafe { suspect.take_kept().as_ref() }) else { return false };
+        let control = suspect.take_next();
+        if control.is_null() {
+            return false;
+        }
         add(&self.seat.counters.steals, 1);
-        // SAFETY: as above; what was in the slot may move.
-        unsafe { self.take_over(control) };
+        // SAFETY: F1 - taken out, so it is ours.
+        unsafe { self.put_moving(control) };
         true
     }
 
@@ -236,24 +236,12 @@ impl Worker {
     }
 
     /// Sees to it that somebody looks, in a while, whether the fiber that was woken last here has been run: the one that runs now may compute for long, or block its thread.
-    pub(super) fn call_watcher(&self) {
+    fn call_watcher(&self) {
         let group = self.group();
         // SeqCst: meets the fence in `Idle::enter_sleep`. Either this sees who sleeps, or that one sees the fiber and sleeps for a while only.
         fence(SeqCst);
         if group.watchers.load(Relaxed) == 0 && !group.idle.sleeping().is_empty() && group.idle.spinning().is_empty() {
             group.call_one();
-        }
-    }
-
-    /// This worker may have been the one that looked after others: calls another, if there is one. `call_watcher` and `Worker::withhold` counted on it.
-    pub(super) fn pass_watch_on(&self) {
-        if self.group().idle.sleeping().is_empty() {
-            return;
-        }
-        // SeqCst: meets the fence in `call_watcher`. Either that sees that this worker neither polls nor watches, or this one sees what is to be looked after.
-        fence(SeqCst);
-        if self.stuck().is_some() {
-            self.call_watcher();
         }
     }
 
@@ -269,10 +257,7 @@ impl Worker {
     /// Wakes another worker for a fiber that may move, if this one was about to take it and runs another first.
     #[inline]
     pub(super) fn announce_left(&self) {
-        if self.seat.withholds() && self.seat.children.len() != 0 {
-            self.share_children();
-        }
-        if self.unannounced.replace(false) && (self.seat.moving.len() != 0 || self.seat.children.len() != 0 || self.group().queued() != 0) {
+        if self.unannounced.replace(false) && (self.seat.moving.len() != 0 || self.group().queued() != 0) {
             self.announce(1);
         }
     }
@@ -302,12 +287,6 @@ impl Suspect {
         }
         // Acquire: meets the Release in `take_in`.
         self.seat.next.swap(ptr::null_mut(), Acquire)
-    }
-
-    /// What it keeps for itself: the fiber that it woke last, or a withheld child; null if it keeps nothing.
-    fn take_kept(&self) -> *mut Control {
-        let next = self.take_next();
-        if next.is_null() && self.seat.withholds() { steal_one(&self.seat.children) } else { next }
     }
 
     /// The oldest of what it has that any worker may take; null if it has nothing.

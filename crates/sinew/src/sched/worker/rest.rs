@@ -33,7 +33,7 @@ const TRIM_PERIOD_NS: u64 = 1_000_000_000;
 /// Warm stacks per size that an idle worker keeps.
 const STACKS_KEPT: usize = 8;
 /// How long the fiber that was woken last may wait for a worker that runs another before an idle one takes it. Arbitrary: so seldom that a pair that talks all day costs its watcher nothing to speak of.
-pub(super) const WATCH_NS: u64 = 1_000_000;
+const WATCH_NS: u64 = 1_000_000;
 /// The same for I/O of fibers that may move, which waits for somebody who looks. `echo-hog` at 2,000 requests a second, p99 of the others: 0.6 to 1 ms with a millisecond, 0.16 to 0.8 with this (medians of 3 to 5, five runs), for
 /// some 5 % more of CPU time.
 const ROAM_WATCH_NS: u64 = 300_000;
@@ -51,7 +51,6 @@ impl Worker {
     pub(super) fn rest(&self) {
         self.seat().counters.ready.store(0, Relaxed);
         self.rested.set(true);
-        self.seat.set_withholds(false);
         self.backlog.set(0);
         self.roam_ns.set(0);
         // Not with an errand to do: a poll would end at once, and nobody would do it.

@@ -8,7 +8,7 @@ use crate::base::deque::{Deque, Stolen};
 use crate::base::list::List;
 use crate::fiber::Control;
 use crate::os::clock;
-use crate::sched::group::{CHILDREN_MAX, Seat, add, steal_one};
+use crate::sched::group::{CHILDREN_MAX, add, steal_one};
 use crate::sched::settings::{Policy, Queue};
 
 /// Rounds of the loop after which the policy is turned round for one. flare's number.
@@ -249,7 +249,7 @@ impl Worker {
         }
         add(&self.seat.counters.thefts, 1);
         for victim in self.victims(seats.len()) {
-            let mut control = self.rob_children(seats[victim]);
+            let mut control = self.rob_children(&seats[victim].children);
             if control.is_null() {
                 control = self.rob(&seats[victim].moving, &self.seat.moving);
             }
@@ -281,12 +281,8 @@ impl Worker {
 
     /// Takes a victim's oldest child, and more where what has begun may still move. A fiber that settles is taken alone: neighbours often do the same work, and half of them in a row would put
     /// that on one worker for life.
-    fn rob_children(&self, from: &Seat) -> *const Control {
-        match from.shares_children() {
-            false => ptr::null(),
-            true if self.group().settings.migrates => self.rob(&from.children, &self.seat.children),
-            true => steal_one(&from.children),
-        }
+    fn rob_children(&self, from: &Deque<Control, CHILDREN_MAX>) -> *const Control {
+        if self.group().settings.migrates { self.rob(from, &self.seat.children) } else { steal_one(from) }
     }
 
     /// Takes the oldest fiber of a victim's deque, and of the rest so many that both have as much; null if it has none.
@@ -323,27 +319,18 @@ impl Worker {
             let Some(control) = (unsafe { self.groups.all[victim].give_away().as_ref() }) else { continue };
             won.fetch_add(1, Relaxed);
             self.groups.all[victim].call_thief();
-            // SAFETY: F1, as above.
-            unsafe { self.take_over(control) };
+            let place = if control.is_started() { &self.seat.moving } else { &self.seat.children };
+            if !place.push(ptr::from_ref(control).cast_mut()) {
+                // It leaves a full deque of its own to a lighter worker.
+                // SAFETY: F1, as above.
+                let queued = unsafe { self.group().push(control, false) };
+                assert!(queued, "this worker is there");
+            }
             // For the next one, who is called before this worker runs what it got.
             self.group().leave_errands(errands);
             return true;
         }
         false
-    }
-
-    /// Makes what was taken from elsewhere this worker's own, which goes on to run it.
-    ///
-    /// # Safety
-    /// The fiber is unstarted, or may move and has left its stack, and is the caller's.
-    pub(super) unsafe fn take_over(&self, control: &Control) {
-        let place = if control.is_started() { &self.seat.moving } else { &self.seat.children };
-        if !place.push(ptr::from_ref(control).cast_mut()) {
-            // It leaves a full deque of its own to a lighter worker.
-            // SAFETY: the caller's promise.
-            let queued = unsafe { self.group().push(control, false) };
-            assert!(queued, "this worker is there");
-        }
     }
 
     /// Makes an unstarted child known, and unless that is to be `quiet`, wakes a worker for it; `false` if it could not be, and the group refused it.
@@ -357,10 +344,6 @@ impl Worker {
             // SAFETY: the caller's promise.
             return unsafe { self.group().push(control, quiet) };
         }
-        let withholds = !quiet && self.may_withhold();
-        if !withholds && self.seat.withholds() {
-            self.share_children();
-        }
         let control = ptr::from_ref(control);
         if !self.seat().children.push(control.cast_mut()) {
             self.spill(&self.seat.children, quiet);
@@ -369,7 +352,6 @@ impl Worker {
         }
         match quiet {
             true => self.group().note_quiet(1),
-            false if withholds => self.withhold(),
             false => self.announce(1),
         }
         true

@@ -418,8 +418,8 @@ impl Turns for Inside<'_, Queues> {
         // SAFETY: it is in no queue: new, or claimed or removed and so taken out; it stays in place until it was claimed or removed.
         unsafe {
             match comes {
+                Comes::Newly | Comes::Passing => self.queue(side).push(waiter),
                 Comes::Again | Comes::Woken => self.queue(side).push_first(waiter),
-                _ => self.queue(side).push(waiter),
             }
         }
         self.state |= WAITED;

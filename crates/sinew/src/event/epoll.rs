@@ -189,9 +189,9 @@ impl Epoll {
         !self.events.is_empty()
     }
 
-    pub(crate) fn look(&mut self, turns: u32, woken: &List<Control>) -> bool {
+    pub(crate) fn look(&mut self, turns: u32, has_backlog: bool, woken: &List<Control>) -> bool {
         if self.events.is_empty() {
-            if turns < SOURCE_TURNS && clock::now_ns() < self.polled_ns + SOURCE_GAP_NS {
+            if turns < SOURCE_TURNS && (has_backlog || clock::now_ns() < self.polled_ns + SOURCE_GAP_NS) {
                 return false;
             }
             self.fetch(0);

@@ -22,8 +22,7 @@ use crate::base::list::List;
 use crate::fiber::Control;
 use crate::os::bell::Bell;
 
-/// Turns of the worker's loop after which a worker that always has ready fibers asks what has come, though not all have run that were ready at the last time; and between two polls of epoll, each of which is a system
-/// call, where they have. Even, so that the loop's own order by turns holds. Arbitrary: some 500 switches, 10 us of yields.
+/// Turns of the worker's loop after which a worker that always has ready fibers polls epoll, which is a system call, though not all have run that were ready at the last time. Even, so that the loop's own order by turns holds. Arbitrary: some 500 switches, 10 us of yields.
 pub(crate) const SOURCE_TURNS: u32 = 16;
 /// And the time between two polls, whatever the turns: fibers that compute for long make long ones. Arbitrary: a hundred times what a poll costs.
 pub(crate) const SOURCE_GAP_NS: u64 = 100_000;
@@ -168,25 +167,16 @@ impl Source {
         }
     }
 
-    /// Tells the kernel what is to be told, asks it for what has come, and ends the waits for that: appends the fibers to `woken`. `turns` are those of the worker since it last asked; `false` if it is
-    /// too early to ask again.
+    /// Tells the kernel what is to be told, asks it for what has come, and ends the waits for that: appends the fibers to `woken`. `turns` are those of the worker since it last asked, and `has_backlog` says that
+    /// not all have run that were ready then; `false` if it is too early to ask again. A ring is told in each turn anyway, and asked by the same call.
     #[inline]
-    pub(crate) fn look(&mut self, turns: u32, woken: &List<Control>) -> bool {
+    pub(crate) fn look(&mut self, turns: u32, has_backlog: bool, woken: &List<Control>) -> bool {
         match self {
             Source::Uring(ring) => {
                 ring.look(woken);
                 true
             }
-            Source::Epoll(epoll) => epoll.look(turns, woken),
-        }
-    }
-
-    /// Tells the kernel what is to be told, and ends the waits for what that brought at once. As [`look`](Self::look), for a worker that has enough to do.
-    #[inline]
-    pub(crate) fn flush(&mut self, woken: &List<Control>) {
-        match self {
-            Source::Uring(ring) => ring.flush(woken),
-            Source::Epoll(_) => {}
+            Source::Epoll(epoll) => epoll.look(turns, has_backlog, woken),
         }
     }
 

@@ -219,15 +219,6 @@ impl Uring {
         woken.append(&self.woken);
     }
 
-    /// Without `ENTER_GETEVENTS` the kernel tries what it is told, a write say, and does not come to what others have sent meanwhile.
-    pub(crate) fn flush(&mut self, woken: &List<Control>) {
-        if self.unsent() != 0 {
-            self.send(0);
-        }
-        self.reap();
-        woken.append(&self.woken);
-    }
-
     pub(crate) fn sleep(&mut self, deadline_ns: u64) {
         let unsent = self.ring.submission().len() as u32;
         let flags = ENTER_GETEVENTS | self.sleep_flags;

@@ -203,7 +203,7 @@ pub(crate) struct Worker {
     source: UnsafeCell<Option<Source>>,
     /// Its fibers that wait there.
     source_waits: Cell<usize>,
-    /// Fibers that were ready when the kernel was last asked what has come, and have not run since. What it would say meanwhile is for those behind them; by the time that they run, what was touched
+    /// Fibers that were ready when the kernel was last asked what has come, and have not run since. What epoll would say meanwhile is for those behind them; by the time that they run, what was touched
     /// to say it has left the caches: with 10,000 connections that are all asked, a switch then waits for its stack's page-table entry each time.
     backlog: Cell<u32>,
     /// The turn in which it was.
@@ -429,8 +429,7 @@ impl Worker {
         }
     }
 
-    /// Tells the kernel what this worker's fibers ask of it, and readies those that it has answered: in every turn those whose answer comes at once, all when the backlog has run. A worker with nothing else to do leaves
-    /// that to its sleep, which is the same system call.
+    /// Tells the kernel what this worker's fibers ask of it, and readies those that it has answered. A worker with nothing else to do leaves that to its sleep, which is the same system call.
     fn look_at_source(&self) {
         let woken = List::new();
         let turns = self.turn.get().wrapping_sub(self.asked_turn.get());
@@ -440,13 +439,7 @@ impl Worker {
             if !source.has_found() && !self.has_own() && !self.has_work() {
                 return;
             }
-            let is_due = self.backlog.get() == 0 || turns >= SOURCE_TURNS;
-            if is_due {
-                source.look(turns, &woken)
-            } else {
-                source.flush(&woken);
-                false
-            }
+            source.look(turns, self.backlog.get() != 0, &woken)
         };
         ready_all(&woken);
         if asked {

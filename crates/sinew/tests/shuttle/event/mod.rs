@@ -200,9 +200,7 @@ pub mod source {
             self.asked.borrow().iter().any(|(question, _)| unsafe { (**question).answered.load(Relaxed) } != 0)
         }
 
-        pub fn flush(&mut self, _woken: &List<Control>) {}
-
-        pub fn look(&mut self, _turns: u32, woken: &List<Control>) -> bool {
+        pub fn look(&mut self, _turns: u32, _has_backlog: bool, woken: &List<Control>) -> bool {
             self.asked.borrow_mut().retain(|&(question, control)| {
                 // SAFETY: as above.
                 unsafe {

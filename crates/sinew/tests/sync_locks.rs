@@ -639,6 +639,80 @@ fn who_reads_already_waits_for_no_other_reader() {
     });
 }
 
+/// A reader waits and has lost its patience, but no writer has the lock or waits for it: nobody who tries to read is refused for the waiting one's sake, which can read as well.
+///
+/// It waits behind a writer that was told to try, and whose worker is held. So it comes to that: a writer leaves, for which another writer and two readers wait; the first reader is told to try, reads, and tells the other writer.
+#[test]
+fn who_tries_to_read_is_not_refused_because_readers_wait() {
+    const TIMES: usize = 10;
+    let one_worker = || sinew::Runtime::builder().workers(1).build().unwrap();
+    let (busy, idle) = (one_worker(), one_worker());
+    let lock = Arc::new(RwLock::new(()));
+    let mut seen = 0;
+    // Where the system is slow, one of them loses its patience too early and is handed the lock: which is no test of this, and tried again.
+    for _ in 0..1_000 {
+        let (gate, arrived, queues) = (Gate::default(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let arrive = |turn: usize| {
+            let (arrived, queues) = (arrived.clone(), queues.clone());
+            move || {
+                arrived.fetch_add(1, SeqCst);
+                while queues.load(SeqCst) < turn {
+                    std::hint::spin_loop();
+                }
+            }
+        };
+        let (arrive_first, arrive_second) = (arrive(1), arrive(2));
+        let (written, held_by) = (lock.clone(), gate.clone());
+        let writer = busy.spawn(move || {
+            arrive_first();
+            // What is spawned runs when its parent waits.
+            spawn(move || held_by.hold());
+            drop(written.write());
+        });
+        let (read, waits) = (lock.clone(), Arc::new(AtomicBool::new(false)));
+        let tells = waits.clone();
+        let readers = idle.spawn(move || {
+            arrive_second();
+            let again = read.clone();
+            let second = spawn(move || {
+                spawn(move || tells.store(true, SeqCst));
+                drop(again.read());
+            });
+            drop(read.read());
+            second
+        });
+        poll_until("both", || arrived.load(SeqCst) == 2);
+        let held = lock.write();
+        queues.store(1, SeqCst);
+        poll_until("the worker to be held", || gate.held() == 1);
+        queues.store(2, SeqCst);
+        poll_until("the readers to wait", || waits.load(SeqCst));
+        drop(held);
+        poll_until("the first reader, or the writer", || readers.is_finished() || lock.is_locked_exclusive());
+        if !lock.is_locked_exclusive() {
+            let second = readers.join().unwrap();
+            let first_guard = lock.try_read().expect("nobody has it");
+            let end = Instant::now() + MILLI;
+            poll_until("the end of the other's patience", || Instant::now() >= end);
+            if !second.is_finished() {
+                seen += 1;
+                assert!(lock.try_read().is_some(), "refused, though no writer has it or waits");
+            }
+            drop(first_guard);
+            poll_until("the other, once it is free", || second.is_finished());
+            gate.open();
+        } else {
+            gate.open();
+            readers.join().unwrap().join().unwrap();
+        }
+        writer.join().unwrap();
+        if seen == TIMES {
+            return;
+        }
+    }
+    panic!("it came to that {seen} times of {TIMES}");
+}
+
 /// Readers that overlap so that the lock is never free of them: a writer gets in all the same.
 #[test]
 fn a_writer_is_not_starved_by_readers() {

@@ -132,6 +132,7 @@ pub fn cancelled() -> bool {
 ///
 /// Nothing is torn down by force: a late `f` ends by the errors it meets, and goes on computing if it meets none. Deadlines nest: the earliest counts, and
 /// only the one that cut a wait short says so. Fibers of a [`scope`](crate::scope) opened in `f` are under the deadline too. Works on plain threads.
+/// A wait is cut short when the deadline has passed, never before, and may be as late as a [`sleep`](crate::sleep).
 ///
 /// # Suspends
 /// Only where `f` does.

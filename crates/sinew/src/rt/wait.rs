@@ -485,6 +485,9 @@ pub(crate) fn may_wait() -> bool {
 ///
 /// On a plain thread it blocks the thread.
 ///
+/// In a fiber it is late by what its worker does at that moment. And a worker at which more than 64 fibers sleep, or wait with a time limit, gets up for them once in 165 us at most, so that it does for several at once: where their
+/// moments are dense, each may be late by up to that, half of it on average. Where one must be met exactly beside so many, a plain thread can sleep.
+///
 /// # Suspends
 /// Yes. A zero duration is a [`yield_now`]. A [cancel point](crate::cancelled): cut short, it returns at once, before its time.
 ///
@@ -503,7 +506,7 @@ pub fn sleep(duration: Duration) {
     let _ = sleep_until_ns(clock::deadline_ns(duration));
 }
 
-/// Waits until `deadline`; a past one is a [`yield_now`].
+/// Waits until `deadline`; a past one is a [`yield_now`]. It may be as late as a [`sleep`].
 ///
 /// # Suspends
 /// Yes. A cancel point, as [`sleep`].

@@ -2,6 +2,7 @@
 //!
 //! All of it goes by the monotonic clock: a change of the wall clock moves nothing. [`sleep`], [`sleep_until`] and [`Interval`] make the caller wait; a [`Timer`] runs a closure in a
 //! fiber of its own. A wait with a time limit is a [`timeout`](crate::timeout()) around it.
+//! Nothing is early. What may be late, and by how much, is told at [`sleep`]: it holds for all that a fiber waits for with a time limit, the `*_timeout` forms of locks and channels too.
 
 mod timer;
 

@@ -53,6 +53,7 @@ fn of_or(order: Ordering) -> Ordering {
     match of(order) {
         AcqRel if mutant("fetch_or without acquire") => Release,
         AcqRel if mutant("fetch_or without release") => Acquire,
+        Acquire if mutant("fetch_or without acquire") => Relaxed,
         order => order,
     }
 }

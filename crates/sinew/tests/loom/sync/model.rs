@@ -116,5 +116,6 @@ fn fair_unlocks_and_those_who_only_try_leave_nobody_asleep() {
 #[test]
 fn without_its_orderings_or_its_wake_a_mutex_is_none() {
     check_notices("relaxed", 3, crowd(&[&[PATIENT], &[PATIENT]]));
+    check_notices("fetch_or without acquire", 3, crowd(&[&[PATIENT], &[PATIENT]]));
     check_notices("no kernel wake", 4, crowd(&[&[PATIENT, PATIENT], &[PATIENT, PATIENT]]));
 }

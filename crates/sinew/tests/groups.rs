@@ -3,12 +3,12 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use common::{Gate, await_until, group, in_child, is_child, poll_until};
-use sinew::{Builder, Group, JoinHandle, Launch, Queue, Runtime, RuntimeBuilder};
+use sinew::{Builder, Group, JoinHandle, Launch, Queue, Runtime, RuntimeBuilder, Spin};
 
 /// So many groups of so many workers, on whatever machine.
 fn groups(count: usize, size: usize) -> RuntimeBuilder {
@@ -433,6 +433,36 @@ fn with_a_steal_ratio_of_zero_nobody_steals() {
         });
         assert!(ran.iter().all(|at| at == "0"), "{queue:?}");
         assert!(rt.metrics().groups.iter().all(|group| group.thefts.is_empty()));
+    }
+}
+
+/// Claim: an idle worker looks into another group in one of so many idle passes. Each wake of a settled fiber ends in one; what else gets the worker up is rare.
+#[test]
+fn an_idle_worker_looks_into_another_group_once_in_so_many_passes() {
+    const WAKES: u64 = 320;
+    for ratio in [1, 4, 16] {
+        let rt = groups(2, 1).steal_ratio(ratio).steal_ratio_across_nodes(ratio).spin(Spin::Never).build().unwrap();
+        let turns = Arc::new(AtomicU64::new(0));
+        let counts = turns.clone();
+        let waits = move || {
+            for turn in 0..WAKES {
+                counts.store(turn, SeqCst);
+                sinew::park();
+            }
+        };
+        let parked = rt.run(|| Builder::new().group(Group::foreground(1)).pinned().spawn(waits).unwrap());
+        let await_pass = |turn| poll_until("an idle pass", || turns.load(SeqCst) == turn && rt.metrics().groups[1].sleeping == 1);
+        let tried = || rt.metrics().groups[1].thefts[0].tried;
+        await_pass(0);
+        let before = tried();
+        for turn in 1..WAKES {
+            parked.fiber().unpark();
+            await_pass(turn);
+        }
+        let (looks, expected) = (tried() - before, WAKES / ratio as u64);
+        assert!((expected - 1..=expected * 5 / 4).contains(&looks), "1 in {ratio}: {looks} looks in {WAKES} passes");
+        parked.fiber().unpark();
+        parked.join().unwrap();
     }
 }
 

@@ -371,6 +371,39 @@ fn a_batch_of_any_size_runs_in_full_in_groups_of_any_size() {
     }
 }
 
+/// Claim: a batch is one wake call, whatever its size and that of its group. All workers are held, so each call is in vain, and counted.
+#[test]
+fn a_batch_is_one_wake_call() {
+    for queue in [Queue::Shared, Queue::Stealing] {
+        for workers in [1, 2, 5, 64] {
+            let rt = Runtime::builder().workers(workers).group_size(workers).queue(queue).build().unwrap();
+            rt.run(|| {
+                let gate = Gate::default();
+                let hold = |_| {
+                    let gate = gate.clone();
+                    sinew::spawn(move || gate.hold())
+                };
+                let holders: Vec<_> = (1..workers).map(hold).collect();
+                // This fiber holds the last one.
+                poll_until("the others to be held", || gate.held() == workers - 1);
+                let calls = || {
+                    let metrics = sinew::metrics();
+                    metrics.wakes_by_spinner + metrics.wakes_by_sleeper + metrics.wakes_by_nobody
+                };
+                let mut fibers = Vec::new();
+                for count in [0usize, 1, 2, 64, 65, 255, 256, 257, 3_000] {
+                    let before = calls();
+                    fibers.extend(sinew::spawn_batch((0..count).map(|_| || ())));
+                    assert_eq!(calls() - before, count.min(1) as u64, "{queue:?}: {count} fibers, {workers} workers");
+                }
+                gate.open();
+                join_all(holders);
+                join_all(fibers);
+            });
+        }
+    }
+}
+
 #[test]
 fn a_thousand_batches_of_ten_thousand() {
     // flare's test, a fiftieth of it without optimisation.

@@ -11,7 +11,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use common::one_place::Alone;
-use common::{is_child, pair, panics, poll_until, rounds, until};
+use common::{Gate, is_child, pair, panics, poll_until, rounds, until};
 use sinew::chan::{Receiver, Sender, bounded, unbounded};
 use sinew::sync::{Condvar, Mutex, RwLock, Semaphore};
 use sinew::{Builder, Group, Io, Launch, Queue, Runtime, select};
@@ -1020,6 +1020,40 @@ fn no_thief_is_woken_for_a_fiber_that_runs_next() {
         assert!(after - before < rounds as u64 / 4, "{} wakes in {rounds} round trips", after - before);
         drop(ping.0);
         echo.join().unwrap();
+    });
+    end(runtime);
+}
+
+/// Claim: the same, to the last call. The other worker is held, so nobody is idle, and each call is in vain and counted: a pair that talks calls nobody, nor does one that yields.
+#[test]
+fn nobody_is_called_for_what_runs_next_where_it_is() {
+    let runtime = described(2, Queue::Stealing).shake(false).build().unwrap();
+    runtime.run(|| {
+        let gate = Gate::default();
+        let inside = gate.clone();
+        let held = sinew::spawn(move || inside.hold());
+        poll_until("the other worker to be held", || gate.held() == 1);
+        let (ping, pong) = (bounded::<usize>(1), bounded::<usize>(1));
+        let echo = sinew::spawn(move || ping.1.iter().for_each(|n| pong.0.send(n).unwrap()));
+        let talk = |n| {
+            ping.0.send(n).unwrap();
+            assert_eq!(pong.1.recv(), Ok(n));
+        };
+        // Until the other one has begun.
+        talk(0);
+        let calls = || {
+            let metrics = sinew::metrics();
+            metrics.wakes_by_spinner + metrics.wakes_by_sleeper + metrics.wakes_by_nobody
+        };
+        let before = calls();
+        (0..10_000).for_each(talk);
+        assert_eq!(calls() - before, 0, "calls by a pair that talks");
+        (0..10_000).for_each(|_| sinew::yield_now());
+        assert_eq!(calls() - before, 0, "calls by a fiber that yields");
+        gate.open();
+        drop(ping.0);
+        echo.join().unwrap();
+        held.join().unwrap();
     });
     end(runtime);
 }

@@ -617,6 +617,63 @@ fn ready_fibers_do_not_hide_a_socket() {
     }
 }
 
+/// One worker; so many fibers that are always ready that one round of them is 150 turns. The kernel is asked what has come within some turns all the same: one that reads goes on after a round of the others, not after two. Written from
+/// several places of a round: wherever the worker asks, most of them are far from it.
+#[test]
+fn a_crowd_of_ready_fibers_hides_a_socket_for_one_round() {
+    const CROWD: u64 = 5_000;
+    const WRITERS: u64 = 10;
+    // 16 turns of 33 switches until the kernel is asked, the turn that is under way, and one until its answer is read.
+    const BUDGET: u64 = CROWD + 18 * 33;
+    for io in [Io::Uring, Io::Epoll] {
+        let runtime = Runtime::builder().workers(1).io(io).build().unwrap();
+        let longest = runtime.run(|| {
+            // Written to as a plain thread would: the writers do not wait.
+            let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+            let (near, far) = (Arc::new(near), UnixStream::from(far));
+            let [yields, writer, sent_at, read_at] = [(); 4].map(|()| Arc::new(AtomicU64::new(0)));
+            let reader = sinew::spawn({
+                let (yields, read_at) = (yields.clone(), read_at.clone());
+                move || {
+                    while (&far).read(&mut [0; 1]).unwrap() == 1 {
+                        read_at.store(yields.load(Relaxed), Relaxed);
+                    }
+                }
+            });
+            let member = |i: u64| {
+                let (near, yields, writer, sent_at) = (near.clone(), yields.clone(), writer.clone(), sent_at.clone());
+                let runs = move || {
+                    while !sinew::cancelled() {
+                        if writer.load(Relaxed) == i {
+                            writer.store(0, Relaxed);
+                            sent_at.store(yields.load(Relaxed), Relaxed);
+                            (&*near).write_all(b"x").unwrap();
+                        }
+                        yields.fetch_add(1, Relaxed);
+                        sinew::yield_now();
+                    }
+                };
+                sinew::spawn(runs)
+            };
+            let crowd: Vec<_> = (1..=CROWD).map(member).collect();
+            until(|| yields.load(Relaxed) > 3 * CROWD);
+            let waited = (1..=WRITERS).map(|i| {
+                writer.store(i * CROWD / WRITERS, Relaxed);
+                let last = read_at.load(Relaxed);
+                until(|| read_at.load(Relaxed) > last);
+                read_at.load(Relaxed) - sent_at.load(Relaxed)
+            });
+            let longest = waited.max().unwrap();
+            crowd.iter().for_each(|fiber| fiber.cancel());
+            crowd.into_iter().for_each(|fiber| fiber.join().unwrap());
+            near.shutdown(Shutdown::Both).unwrap();
+            reader.join().unwrap();
+            longest
+        });
+        assert!(longest <= BUDGET, "{io:?}: {longest} yields between a write and the read");
+    }
+}
+
 /// One worker; a fiber whose reads and writes never have to wait. The others get their turn, a timer too, and another socket.
 #[test]
 fn a_flood_on_one_socket_does_not_hide_the_rest() {

@@ -421,6 +421,41 @@ fn local_work_without_end_does_not_hide_a_local_child_nor_a_fiber_that_was_woken
     });
 }
 
+/// Claim: a worker looks at the group's queue after 61 fibers of its own, though its turns are long and every eighth is all that the policy asks for. Counted in switches to others, from any place of a turn.
+#[test]
+fn the_groups_queue_is_looked_at_after_61_fibers() {
+    // And the rest of the turn in which the last of them runs: 33 switches.
+    const BUDGET: usize = 61 + 33;
+    for queue in [Queue::Shared, Queue::Stealing] {
+        runtime(1, (queue, Policy::Affinity)).run(|| {
+            let (switches, end) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+            let yields = |_| {
+                let (switches, end) = (switches.clone(), end.clone());
+                sinew::spawn(move || {
+                    until(|| {
+                        switches.fetch_add(1, SeqCst);
+                        end.load(SeqCst)
+                    });
+                })
+            };
+            let crowd: Vec<_> = (0..100).map(yields).collect();
+            until(|| sinew::metrics().workers[0].settled == crowd.len() + 1);
+            let waits = |i: usize| {
+                (0..i % 7).for_each(|_| sinew::yield_now());
+                let begins = switches.clone();
+                let queued_at = switches.load(SeqCst);
+                // One that is pinned always waits in the group's queue.
+                let begun_at = Builder::new().pinned().spawn(move || begins.load(SeqCst)).unwrap().join().unwrap();
+                begun_at - queued_at
+            };
+            let longest = (0..100).map(waits).max().unwrap();
+            end.store(true, SeqCst);
+            join_all(crowd);
+            assert!(longest <= BUDGET, "{queue:?}: it began after {longest} others");
+        });
+    }
+}
+
 /// Keeps some fibers in the group's queue until `flow` ends.
 fn feed(rt: &Runtime, flow: &Flow, pinned: bool) {
     while !flow.is_over() {

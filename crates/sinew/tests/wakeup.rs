@@ -2,12 +2,13 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use common::{in_child, is_child};
-use sinew::Runtime;
+use common::{forbid, in_child, is_child};
+use sinew::{Fiber, Runtime, Spin};
 
 /// A runtime of one group.
 fn runtime(workers: usize) -> Runtime {
@@ -481,4 +482,51 @@ fn wakes_of_settled_fibers_are_counted() {
     // It may be up by itself, now and then, when the wake comes. The spawn may have woken it too.
     assert!((1..=10).contains(&woken), "{woken}");
     assert!((woken..=woken + 1).contains(&(after.wakes_by_sleeper - before.wakes_by_sleeper)), "{after:?}");
+}
+
+/// One of two settled fibers, each on a worker of its own, that wake each other by turns. After some words a futex call of either's thread ends the process; the last word ends it well.
+fn talk(me: usize, pair: &[OnceLock<Fiber>; 2], words: &AtomicUsize) {
+    const FREE: usize = 1_000;
+    const ALL: usize = 50_000;
+    pair[me].set(sinew::current()).unwrap();
+    poll_until("the other, on another worker", || pair[1 - me].get().is_some());
+    loop {
+        let word = words.load(SeqCst);
+        if word % 2 != me {
+            sinew::park();
+            continue;
+        }
+        if word / 2 == FREE {
+            forbid(libc::SYS_futex);
+        }
+        if word / 2 == ALL {
+            // SAFETY: it does not return.
+            unsafe { libc::_exit(0) };
+        }
+        words.store(word + 1, SeqCst);
+        pair[1 - me].get().unwrap().unpark();
+    }
+}
+
+/// Claim: two fibers on two workers that wake each other make no futex call while they are at it, as long as the workers poll. If these sleep at once, they do: so a call would be seen.
+#[test]
+fn a_pair_on_two_workers_that_poll_makes_no_futex_call() {
+    const TEST: &str = "a_pair_on_two_workers_that_poll_makes_no_futex_call";
+    const SLEEPS: &str = "SINEW_TEST_SLEEPS";
+    if !is_child(TEST) {
+        let polls = in_child(TEST, &[]);
+        assert!(polls.status.success(), "{}: {}", polls.status, String::from_utf8_lossy(&polls.stderr));
+        let sleeps = in_child(TEST, &[(SLEEPS, "1")]);
+        assert_eq!(sleeps.status.signal(), Some(libc::SIGSYS), "{}: {}", sleeps.status, String::from_utf8_lossy(&sleeps.stderr));
+        return;
+    }
+    // As long as one of them may have to wait for a core.
+    let spin = if std::env::var_os(SLEEPS).is_some() { Spin::Never } else { Spin::Fixed(Duration::from_secs(60)) };
+    let rt = Runtime::builder().workers(2).group_size(2).spin(spin).build().unwrap();
+    let shared = Arc::new(([OnceLock::new(), OnceLock::new()], AtomicUsize::new(0)));
+    let fibers = [0, 1].map(|me| {
+        let shared = shared.clone();
+        rt.spawn(move || talk(me, &shared.0, &shared.1))
+    });
+    fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
 }

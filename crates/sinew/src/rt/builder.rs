@@ -303,7 +303,12 @@ impl RuntimeBuilder {
     }
 
     fn groups(&self, topology: &Topology) -> io::Result<Vec<Settings>> {
-        let usable = cpu::usable().min(topology.cpus.len()).max(1);
+        self.groups_within(cpu::usable(), topology)
+    }
+
+    /// As `groups`, where affinity and quota leave `quota` CPUs to the process.
+    fn groups_within(&self, quota: usize, topology: &Topology) -> io::Result<Vec<Settings>> {
+        let usable = quota.min(topology.cpus.len()).max(1);
         let least = if self.spread()? == Spread::OneCpuPerWorker { 1 } else { WORKERS_MIN_DEFAULT };
         let workers = self.workers_asked()?.unwrap_or(usable.clamp(least, ALL_WORKERS_MAX));
         let shape = self.shape(workers, topology)?;
@@ -594,5 +599,32 @@ mod tests {
         assert_eq!(victims(2, 4, &nodes, [16, 64]), [(0, 64), (1, 64), (3, 16)]);
         assert_eq!(victims(4, 4, &nodes, [16, 64]), []);
         assert_eq!(victims(1, 4, &nodes, [0, 0]), []);
+    }
+
+    /// Claim: by default there is a worker for each CPU that affinity and quota leave, whatever the machine has, and two at least; nobody polls where one CPU is left. (How many are left is std's word.)
+    #[test]
+    fn a_quota_limits_the_workers_that_nobody_asked_for() {
+        let machine = two_nodes();
+        let machine = machine.read("0-15").expect("a machine");
+        let built = |builder: RuntimeBuilder, quota| {
+            let groups = builder.groups_within(quota, &machine).expect("groups");
+            (groups.iter().map(|group| group.workers).sum::<usize>(), groups[0].spin)
+        };
+        for (quota, workers, spin) in
+            [(1, 2, Spin::Never), (2, 2, Spin::Adaptive), (5, 5, Spin::Adaptive), (16, 16, Spin::Adaptive), (64, 16, Spin::Adaptive)]
+        {
+            assert_eq!(built(RuntimeBuilder::default(), quota), (workers, spin), "{quota} CPUs are left of 16");
+            assert_eq!(built(RuntimeBuilder::default().workers(7), quota), (7, spin));
+            assert_eq!(built(RuntimeBuilder::default().one_cpu_per_worker(true), quota).0, quota.min(16));
+        }
+        assert_eq!(cpu::usable(), std::thread::available_parallelism().expect("CPUs").get());
+    }
+
+    #[test]
+    fn thefts_are_one_look_in_16_within_a_node_and_none_across_by_default() {
+        let machine = two_nodes();
+        let groups = planned(RuntimeBuilder::default().workers(8).group_size(2), machine.read("0-15").expect("a machine"));
+        let victims = groups.all.iter().map(|group| (group.settings.node, group.settings.victims.as_slice()));
+        assert!(victims.eq([(Some(0), &[(2, 16)][..]), (Some(1), &[(3, 16)]), (Some(0), &[(0, 16)]), (Some(1), &[(1, 16)])]));
     }
 }

@@ -23,6 +23,8 @@ mod feed;
 mod moving;
 mod rest;
 mod search;
+#[cfg(test)]
+mod tests;
 
 use std::cell::{Cell, OnceCell, UnsafeCell};
 use std::io;

@@ -24,14 +24,24 @@ pub fn is_child(test: &str) -> bool {
     std::env::var(CHILD).is_ok_and(|child| child == test)
 }
 
-/// Lets a call of the system fail with this error from now on, in this process and its children: as in a container, or where something is short.
+/// Lets a call of the system fail with this error from now on, on this thread and those that it starts, in this process and its children: as in a container, or where something is short.
 pub fn refuse(call: i64, error: i32) {
+    answer(call, libc::SECCOMP_RET_ERRNO | error as u32);
+}
+
+/// Ends the process if this thread makes a call of the system from now on.
+pub fn forbid(call: i64) {
+    answer(call, libc::SECCOMP_RET_KILL_PROCESS);
+}
+
+/// Has the kernel do this, from now on, instead of a call of the system by this thread.
+fn answer(call: i64, action: u32) {
     let filter = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut program = [
         // The system call's number.
         filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
-        filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | error as u32),
+        filter(libc::BPF_RET | libc::BPF_K, 0, 0, action),
         filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };

@@ -1,6 +1,6 @@
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -10,9 +10,10 @@ use shuttle::{Config, MaxSteps, Runner};
 use crate::base::atomic::{AtomicU32, set_mutant};
 use crate::event::source::{Question, answer};
 use crate::rt::blocking::blocking;
-use crate::rt::runtime::{with_pool, with_workers};
-use crate::rt::spawn::Builder;
+use crate::rt::runtime::{plain, with_groups, with_pool, with_workers};
+use crate::rt::spawn::{Builder, Group};
 use crate::rt::wait::Cut;
+use crate::sched::settings::{Queue, Settings};
 use crate::sched::worker::here;
 use crate::time::{Cancel, Timer};
 use crate::{JoinHandle, block_on, cancelled, current, park, park_timeout, scope, shield, sleep, spawn, timeout, try_block_on, yield_now};
@@ -79,6 +80,32 @@ fn fibers_spawned_from_outside_and_from_fibers_all_end() {
                 handle.join().unwrap();
             }
             assert_eq!(ended.load(SeqCst), 6);
+        });
+    });
+}
+
+/// Claim: a batch is queued by one claim of the queue: nothing comes between two of its fibers, though another batch is made at the same moment.
+#[test]
+fn batches_that_are_made_at_once_do_not_mix() {
+    const FIBERS: usize = 8;
+    explore(|| {
+        // One worker begins what fibers of two others make, in the order of its queue.
+        let shared = Settings { queue: Queue::Shared, ..plain(1) };
+        with_groups(vec![shared, plain(1), plain(1)], |groups| {
+            let order = Arc::new(Mutex::new(Vec::new()));
+            let makers = [1, 2].map(|maker| {
+                let order = order.clone();
+                let makes = move || {
+                    let note = move || order.lock().unwrap().push(maker);
+                    let batch = Builder::new().group(Group::foreground(0)).spawn_batch(vec![note; FIBERS]).unwrap();
+                    batch.into_iter().for_each(|fiber| fiber.join().unwrap());
+                };
+                Builder::new().group(Group::foreground(maker)).pinned().spawn_in(groups, makes).unwrap()
+            });
+            makers.into_iter().for_each(|maker| maker.join().unwrap());
+            let order = order.lock().unwrap();
+            assert_eq!(order.len(), 2 * FIBERS);
+            assert!(order.chunks(FIBERS).all(|batch| batch == [batch[0]; FIBERS]), "{order:?}");
         });
     });
 }

@@ -18,11 +18,11 @@ const TICKS: u32 = 61;
 /// Fibers of a long group queue that a worker takes at once, at most. Arbitrary: the queue's lock costs as much as a short fiber.
 const TAKE_MAX: usize = 16;
 /// Fibers that a thief takes at once, at most, beside the one it runs. Arbitrary: half of a full queue is more than it runs in a while.
-const STEAL_MAX: usize = 32;
+pub(super) const STEAL_MAX: usize = 32;
 /// Rounds between two looks of a busy worker whether another is held by one fiber: a line of another core's cache, in some 50 us of yields. Arbitrary.
 const RESCUE_ROUNDS: u32 = 128;
 /// Strides of the search for a victim. Primes, so that one that does not divide the number of workers meets all of them.
-const STRIDES: [usize; 4] = [3, 5, 7, 11];
+pub(super) const STRIDES: [usize; 4] = [3, 5, 7, 11];
 /// Placement: a worker with this many settled fibers above its group's mean, and an eighth of the mean, leaves unstarted ones to idle lighter workers.
 /// Fork-join trees stay below it.
 const HEAVY_BUSY: usize = 16;

@@ -1,0 +1,192 @@
+//! What a worker without a thread would do, step by step: a test looks for it, and sees what it finds and where.
+//!
+//! They stand apart because shuttle's models include the other files. Its atomics work in a model only: there each of these is empty.
+
+use std::collections::BTreeSet;
+
+use super::search::{STEAL_MAX, STRIDES};
+use super::*;
+use crate::base::atomic::AS_IN_MEMORY;
+use crate::base::deque::{Deque, Stolen};
+use crate::event::source::Io;
+use crate::fiber::stack::{Class, DEFAULT_BYTES};
+use crate::sched::group::{CHILDREN_MAX, steal_one};
+use crate::sched::groups::{Binding, Hooks};
+use crate::sched::pool::Pool;
+use crate::sched::settings::Settings;
+
+fn of_size(workers: usize) -> Settings {
+    Settings::plain(workers, Class::for_bytes(DEFAULT_BYTES).expect("the default"))
+}
+
+/// Groups whose workers are there, and have no threads.
+fn groups(each: Vec<Settings>) -> Arc<Groups> {
+    let groups = Groups::new(each, Io::Auto, Pool::new(1, 0), |_, _, _| Ok(()), Hooks::default(), Binding::default()).expect("memory");
+    groups.all.iter().for_each(Group::begin);
+    groups
+}
+
+fn worker(groups: &Arc<Groups>, index: usize) -> Worker {
+    Worker::new(groups.clone(), 0, index)
+}
+
+/// Blocks of fibers that never begin, nor end.
+fn fibers<const N: usize>() -> [*mut Control; N] {
+    std::array::from_fn(|_| pool::take_shared())
+}
+
+fn fill(deque: &Deque<Control, CHILDREN_MAX>, fibers: &[*mut Control]) {
+    assert!(fibers.iter().all(|&fiber| deque.push(fiber)));
+}
+
+/// What is in a deque, the oldest first; it is empty then.
+fn drain(deque: &Deque<Control, CHILDREN_MAX>) -> Vec<*mut Control> {
+    std::iter::from_fn(|| match deque.steal() {
+        Stolen::Item(fiber) => Some(fiber),
+        Stolen::Empty | Stolen::Retry => None,
+    })
+    .collect()
+}
+
+/// Claim: an idle worker looks into each other group once in as many passes as that one's ratio says, and at once where it was called to.
+#[test]
+fn each_group_is_looked_into_once_in_so_many_passes() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    let thief = Settings { victims: vec![(1, 16), (2, 5)], ..of_size(1) };
+    let groups = groups(vec![thief, of_size(1), of_size(1)]);
+    let worker = worker(&groups, 0);
+    let tried = || [1, 2].map(|victim| groups.all[0].thefts[victim].0.load(Relaxed));
+    for pass in 1..=160 {
+        assert!(!worker.steal_abroad());
+        assert_eq!(tried(), [pass / 16, pass / 5], "after {pass} passes");
+    }
+    groups.all[0].leave_errands(1 << 2);
+    assert!(!worker.steal_abroad());
+    assert_eq!(tried(), [10, 33]);
+}
+
+/// Claim: a thief leaves as much as it takes beside what it runs at once, up to a bound; it takes the oldest, and both keep their order.
+#[test]
+fn a_thief_takes_half_of_what_may_move() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    let groups = groups(vec![of_size(2)]);
+    let (thief, victim) = (worker(&groups, 0), groups.all[0].seat(1));
+    let fibers = fibers::<CHILDREN_MAX>();
+    for count in [0, 1, 2, 3, 4, 7, 8, 50, 64, 65, 66, CHILDREN_MAX] {
+        fill(&victim.moving, &fibers[..count]);
+        let first = thief.next();
+        let taken = count.min(1) + (count.saturating_sub(1) / 2).min(STEAL_MAX);
+        assert_eq!(first.is_null(), count == 0, "of {count}");
+        let mut got = drain(&thief.seat.moving);
+        got.splice(0..0, (count != 0).then_some(first.cast_mut()));
+        assert_eq!(got, fibers[..taken], "of {count}");
+        assert_eq!(drain(&victim.moving), fibers[taken..count], "of {count}");
+    }
+}
+
+/// Claim: of unstarted fibers a thief takes one, where they are to settle: neighbours would be on one worker for life. Where they may move it takes half.
+#[test]
+fn a_thief_takes_one_child_that_settles_and_half_of_those_that_do_not() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    for (migrates, taken) in [(false, 1), (true, 5)] {
+        let groups = groups(vec![Settings { migrates, ..of_size(2) }]);
+        let (thief, victim) = (worker(&groups, 0), groups.all[0].seat(1));
+        let fibers = fibers::<10>();
+        fill(&victim.children, &fibers);
+        assert_eq!(thief.next().cast_mut(), fibers[0]);
+        assert_eq!(drain(&thief.seat.children), fibers[1..taken], "migrates: {migrates}");
+        assert_eq!(drain(&victim.children), fibers[taken..], "migrates: {migrates}");
+    }
+}
+
+/// Claim: a search meets every other worker once, whatever the size of the group.
+#[test]
+fn a_search_for_a_victim_meets_each_once() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    for workers in 1..=64 {
+        let groups = groups(vec![of_size(workers)]);
+        for me in [0, workers / 2, workers - 1] {
+            let (thief, others) = (worker(&groups, me), (0..workers).filter(|&other| other != me).collect::<Vec<_>>());
+            for _ in 0..20 {
+                let mut met: Vec<_> = thief.victims(workers).collect();
+                met.sort_unstable();
+                assert_eq!(met, others, "{workers} workers, by {me}");
+            }
+        }
+    }
+}
+
+/// Claim: thieves that become idle at the same moment do not go the same way: neither do they begin with the same victim, nor go on by the same stride.
+#[test]
+fn thieves_look_for_victims_in_different_orders() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    const WORKERS: usize = 64;
+    let groups = groups(vec![of_size(WORKERS)]);
+    let orders: Vec<Vec<usize>> = (0..WORKERS).map(|me| worker(&groups, me).victims(WORKERS).collect()).collect();
+    let firsts: BTreeSet<_> = orders.iter().map(|order| order[0]).collect();
+    // By chance, and always the same: some 40 of 64 that each take one of 64.
+    assert!(firsts.len() > WORKERS / 2, "{} first victims of {WORKERS} thieves", firsts.len());
+    // Thieves skip themselves, so once in an order a step is two strides.
+    let steps: BTreeSet<_> = orders.iter().map(|order| (order[2] + WORKERS - order[1]) % WORKERS).collect();
+    assert!(STRIDES.iter().all(|stride| steps.contains(stride)), "{steps:?}");
+    // One thief goes another way each time.
+    let thief = worker(&groups, 0);
+    let firsts: BTreeSet<_> = (0..WORKERS).filter_map(|_| thief.victims(WORKERS).next()).collect();
+    assert!(firsts.len() > WORKERS / 2, "{} first victims in {WORKERS} searches", firsts.len());
+}
+
+/// Claim: what a worker woke last is the last that is taken from it: not by a search, and by a last pass only if it has not switched meanwhile.
+#[test]
+fn the_fiber_woken_last_is_left_to_its_worker_until_the_last_pass() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    let groups = groups(vec![of_size(2)]);
+    let (thief, victim) = (worker(&groups, 0), groups.all[0].seat(1));
+    let [woken_last, moving, child] = fibers();
+    groups.mover_comes();
+    victim.next.store(woken_last, Relaxed);
+    fill(&victim.moving, &[moving]);
+    fill(&victim.children, &[child]);
+    assert_eq!(thief.next().cast_mut(), child);
+    assert_eq!(thief.next().cast_mut(), moving);
+    assert!(thief.next().is_null(), "a search takes what was woken last");
+    // It is seen before the thief polls or sleeps. Its worker goes on meanwhile, and will come to it.
+    let stuck = thief.stuck().expect("it waits there");
+    add(&victim.counters.switches, 1);
+    assert!(!thief.take_stuck(stuck), "taken from a worker that is not held");
+    assert_eq!(victim.next.load(Relaxed), woken_last);
+    // The same once more, and its worker has not moved.
+    let stuck = thief.stuck().expect("it waits there");
+    assert!(thief.take_stuck(stuck));
+    assert_eq!((steal_one(&thief.seat.moving), victim.next.load(Relaxed)), (woken_last, ptr::null_mut()));
+    assert!(thief.stuck().is_none());
+}
+
+/// Claim: a busy worker, too, takes from one that is held what that woke last only when nothing else is there.
+#[test]
+fn the_fiber_woken_last_is_the_last_that_is_rescued() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    let groups = groups(vec![of_size(2)]);
+    let (busy, held) = (worker(&groups, 0), groups.all[0].seat(1));
+    let [woken_last, moving, child] = fibers();
+    held.next.store(woken_last, Relaxed);
+    fill(&held.moving, &[moving]);
+    fill(&held.children, &[child]);
+    assert!(busy.rescue().is_null(), "at its first look it cannot know that the other is held");
+    let rescued = std::array::from_fn(|_| busy.rescue().cast_mut());
+    assert_eq!(rescued, [moving, child, woken_last]);
+    assert!(held.next.load(Relaxed).is_null());
+}

@@ -145,13 +145,14 @@ fn a_long_poll_does_not_hide_input() {
     rt.shutdown_timeout(GRACE).unwrap();
 }
 
-/// A fiber that may move, waits for one wake, and then tells that it ran.
-fn sleeper() -> (JoinHandle<()>, Arc<AtomicBool>) {
+/// A fiber that may move, waits for one wake, calls `then`, and tells that it did.
+fn sleeper(then: impl FnOnce() + Send + 'static) -> (JoinHandle<()>, Arc<AtomicBool>) {
     let (waits, ran) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
     let (to_wait, to_run) = (waits.clone(), ran.clone());
     let fiber = mover(Launch::Post, move || {
         to_wait.store(true, SeqCst);
         sinew::park();
+        then();
         to_run.store(true, SeqCst);
     });
     until(|| waits.load(SeqCst));
@@ -178,12 +179,15 @@ fn deadlines_and_polls_do_not_put_off_the_rescue_of_a_fiber() {
             // This fiber holds its worker: the ticker is the other one's.
             poll_until("the other worker", || ticks.load(SeqCst) > 1);
             for _ in 0..10 {
-                let (fiber, ran) = sleeper();
+                // Read where it is taken: this thread may come late to see that.
+                let taken = Arc::new(AtomicUsize::new(0));
+                let (at, ticked) = (taken.clone(), ticks.clone());
+                let (fiber, ran) = sleeper(move || at.store(ticked.load(SeqCst), SeqCst));
                 fiber.fiber().unpark();
-                let before = ticks.load(SeqCst);
+                let woken = ticks.load(SeqCst);
                 poll_until("the other worker to take it", || ran.load(SeqCst));
-                let ticks = ticks.load(SeqCst) - before;
-                assert!(ticks < 16, "{spin:?}: {ticks} ticks before it was taken");
+                let passed = taken.load(SeqCst).saturating_sub(woken);
+                assert!(passed < 16, "{spin:?}: {passed} ticks before it was taken");
                 fiber.join().unwrap();
             }
             stop.store(true, SeqCst);
@@ -199,7 +203,7 @@ fn a_long_poll_does_not_hide_a_fiber_woken_last() {
     let rt = Runtime::builder().workers(2).spin(Spin::Fixed(10 * GRACE)).build().unwrap();
     rt.run(|| {
         for _ in 0..10 {
-            let (fiber, ran) = sleeper();
+            let (fiber, ran) = sleeper(|| ());
             fiber.fiber().unpark();
             poll_until("the other worker to take it", || ran.load(SeqCst));
             fiber.join().unwrap();
@@ -254,7 +258,7 @@ fn a_watch_is_passed_on() {
             // This fiber holds its worker: they are on the two others.
             poll_until("both to begin", || begun.load(SeqCst) == 2);
             for round in 0..40 {
-                let (fiber, ran) = sleeper();
+                let (fiber, ran) = sleeper(|| ());
                 poll_until("the others to sleep", || sinew::metrics().workers.iter().filter(|worker| worker.sleeping).count() == 2);
                 fiber.fiber().unpark();
                 // While it is on its way, or when it watches.

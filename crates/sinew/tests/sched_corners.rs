@@ -145,6 +145,139 @@ fn a_long_poll_does_not_hide_input() {
     rt.shutdown_timeout(GRACE).unwrap();
 }
 
+/// A fiber that may move, waits for one wake, calls `then`, and tells that it did.
+fn sleeper(then: impl FnOnce() + Send + 'static) -> (JoinHandle<()>, Arc<AtomicBool>) {
+    let (waits, ran) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+    let (to_wait, to_run) = (waits.clone(), ran.clone());
+    let fiber = mover(Launch::Post, move || {
+        to_wait.store(true, SeqCst);
+        sinew::park();
+        then();
+        to_run.store(true, SeqCst);
+    });
+    until(|| waits.load(SeqCst));
+    (fiber, ran)
+}
+
+/// Claim: a fiber that was woken by one that then holds its worker is taken by another, also if that one gets up for a deadline again and again, or polls for longer than from one to the next. Counted in these
+/// deadlines: it watches for a millisecond, in which five of them come at most. (A busy worker finds out by itself, too, but only after 128 rounds, or twice as many.)
+#[test]
+fn deadlines_and_polls_do_not_put_off_the_rescue_of_a_fiber() {
+    for spin in [Spin::Never, Spin::Adaptive, Spin::Fixed(Duration::from_micros(300)), Spin::Fixed(GRACE)] {
+        let rt = Runtime::builder().workers(2).spin(spin).build().unwrap();
+        rt.run(|| {
+            let (ticks, stop) = <(Arc<AtomicUsize>, Arc<AtomicBool>)>::default();
+            let ticker = sinew::spawn({
+                let (ticks, stop) = (ticks.clone(), stop.clone());
+                move || {
+                    while !stop.load(SeqCst) {
+                        ticks.fetch_add(1, SeqCst);
+                        sinew::sleep(Duration::from_micros(200));
+                    }
+                }
+            });
+            // This fiber holds its worker: the ticker is the other one's.
+            poll_until("the other worker", || ticks.load(SeqCst) > 1);
+            for _ in 0..10 {
+                // Read where it is taken: this thread may come late to see that.
+                let taken = Arc::new(AtomicUsize::new(0));
+                let (at, ticked) = (taken.clone(), ticks.clone());
+                let (fiber, ran) = sleeper(move || at.store(ticked.load(SeqCst), SeqCst));
+                fiber.fiber().unpark();
+                let woken = ticks.load(SeqCst);
+                poll_until("the other worker to take it", || ran.load(SeqCst));
+                let passed = taken.load(SeqCst).saturating_sub(woken);
+                assert!(passed < 16, "{spin:?}: {passed} ticks before it was taken");
+                fiber.join().unwrap();
+            }
+            stop.store(true, SeqCst);
+            ticker.join().unwrap();
+        });
+        rt.shutdown_timeout(GRACE).unwrap();
+    }
+}
+
+/// Claim: nor does a poll that nothing else ends.
+#[test]
+fn a_long_poll_does_not_hide_a_fiber_woken_last() {
+    let rt = Runtime::builder().workers(2).spin(Spin::Fixed(10 * GRACE)).build().unwrap();
+    rt.run(|| {
+        for _ in 0..10 {
+            let (fiber, ran) = sleeper(|| ());
+            fiber.fiber().unpark();
+            poll_until("the other worker to take it", || ran.load(SeqCst));
+            fiber.join().unwrap();
+        }
+    });
+    rt.shutdown_timeout(GRACE).unwrap();
+}
+
+/// A fiber that stays, and holds its worker when it is told to.
+struct Holder {
+    fiber: JoinHandle<()>,
+    holds: Arc<AtomicBool>,
+    ends: Arc<AtomicBool>,
+}
+
+impl Holder {
+    /// Two of them begin together, and so on two workers.
+    fn start(begun: &Arc<AtomicUsize>) -> Self {
+        let (holds, ends) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        let (begun, is_held, is_over) = (begun.clone(), holds.clone(), ends.clone());
+        let fiber = sinew::spawn(move || {
+            begun.fetch_add(1, SeqCst);
+            poll_until("the other one", || begun.load(SeqCst) == 2);
+            while !is_over.load(SeqCst) {
+                sinew::park();
+                poll_until("its end", || !is_held.load(SeqCst));
+            }
+        });
+        Self { fiber, holds, ends }
+    }
+
+    fn begin(&self) {
+        self.holds.store(true, SeqCst);
+        self.fiber.fiber().unpark();
+    }
+
+    fn end(self) {
+        self.ends.store(true, SeqCst);
+        self.fiber.fiber().unpark();
+        self.fiber.join().unwrap();
+    }
+}
+
+/// Claim: the same if the worker that was called to watch gets something else to run, which holds it too: a third one watches in its place.
+#[test]
+fn a_watch_is_passed_on() {
+    for spin in [Spin::Never, Spin::Fixed(Duration::from_micros(50))] {
+        let rt = Runtime::builder().workers(3).spin(spin).build().unwrap();
+        rt.run(|| {
+            let begun = Arc::new(AtomicUsize::new(0));
+            let holders: Vec<_> = (0..2).map(|_| Holder::start(&begun)).collect();
+            // This fiber holds its worker: they are on the two others.
+            poll_until("both to begin", || begun.load(SeqCst) == 2);
+            for round in 0..40 {
+                let (fiber, ran) = sleeper(|| ());
+                poll_until("the others to sleep", || sinew::metrics().workers.iter().filter(|worker| worker.sleeping).count() == 2);
+                fiber.fiber().unpark();
+                // While it is on its way, or when it watches.
+                let on_its_way = std::time::Instant::now();
+                while round % 4 < 2 && on_its_way.elapsed() < Duration::from_micros(200) {
+                    std::hint::spin_loop();
+                }
+                // One of both is where the watcher is.
+                holders[round % 2].begin();
+                poll_until("the third worker to take it", || ran.load(SeqCst));
+                holders[round % 2].holds.store(false, SeqCst);
+                fiber.join().unwrap();
+            }
+            holders.into_iter().for_each(Holder::end);
+        });
+        rt.shutdown_timeout(GRACE).unwrap();
+    }
+}
+
 /// Claim: a stack that one group has no use for goes to a fiber of another that found none, also while the first is never idle.
 #[test]
 fn a_stack_goes_to_a_starved_fiber_of_another_group() {

@@ -32,7 +32,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
-use self::moving::{Suspect, find_place};
+use self::moving::{Suspect, Watch, find_place};
 use self::rest::WAKE_COST_NS;
 use crate::base::atomic::{Relaxed, SeqCst, fence, thread_local};
 use crate::base::list::List;
@@ -245,6 +245,8 @@ pub(crate) struct Worker {
     /// A worker that may be held, as it was at the last look, and whom to look at next.
     suspect: Cell<Option<Suspect>>,
     suspect_next: Cell<usize>,
+    /// The fiber in another's slot that it looks after while it is idle.
+    watched: Cell<Option<Watch>>,
     /// Where its next search for a victim begins.
     dice: Cell<u32>,
     groups: Arc<Groups>,
@@ -305,6 +307,7 @@ impl Worker {
             passes: Cell::new(0),
             suspect: Cell::new(None),
             suspect_next: Cell::new(index + 1),
+            watched: Cell::new(None),
             dice: Cell::new(index as u32),
             // SAFETY: it was taken from these groups.
             seat: unsafe { &*group }.seat(index),
@@ -369,7 +372,7 @@ impl Worker {
         self.group().hire_lookout();
     }
 
-    /// A worker that leaves rest with something to do wakes one more for what it does not take (law S1), and for I/O that it had looked after, or was called to (`roam.rs`, I1).
+    /// A worker that leaves rest with something to do wakes one more for what it does not take (law S1), and for I/O and for held workers that it had looked after, or was called to (`roam.rs`, I1).
     fn pass_rest_on(&self) {
         if self.group().has_work() {
             self.announce(1);
@@ -380,6 +383,7 @@ impl Worker {
         if self.group().roam.has_waits() {
             self.group().call_lookout();
         }
+        self.pass_watch_on();
         if self.group().may_grow() {
             // SeqCst: meets the fence in `Roam::must_call`. Either one who waits there as the first sees that this worker is not idle, or this one sees that it waits.
             fence(SeqCst);

@@ -4,14 +4,17 @@
 
 use std::ptr;
 
-use super::{Worker, here};
+use super::{Worker, here, passed};
 use crate::base::atomic::{AcqRel, Acquire, Relaxed, SeqCst, fence};
 use crate::fiber::Control;
+use crate::os::clock;
 use crate::sched::group::{Seat, add, steal_one};
 use crate::sched::settings::Queue;
 
 /// Fibers woken last that run first, in a row. Arbitrary: a pair that talks stays together, and others wait for a few microseconds at most.
 const NEXT_RUNS: u32 = 32;
+/// How long the fiber that was woken last may wait for a worker that runs another before an idle one takes it. Arbitrary: so seldom that a pair that talks all day costs its watcher nothing to speak of.
+const WATCH_NS: u64 = 1_000_000;
 
 impl Worker {
     /// The fiber that was woken last on this worker and may move: its data is warm here. After some of them in a row the next one queues up like all others.
@@ -110,13 +113,32 @@ impl Worker {
         true
     }
 
-    /// A worker of this group that has not come to the fiber that it woke last: it may be held by another one.
-    pub(super) fn stuck(&self) -> Option<Suspect> {
+    /// Looks, as an idle worker, for one that has not come to the fiber that it woke last, and may be held by another: gives what it watches from now on. What it watched before, if that is as it was: it gets up for its own
+    /// fibers, and polls, as often as it likes, and sees the end of the watch all the same.
+    pub(super) fn keep_watch(&self) -> Option<Watch> {
         if self.groups.movers() == 0 {
             return None;
         }
-        let mut others = self.group().seats().iter().filter(|seat| !ptr::eq(**seat, self.seat));
-        others.find(|seat| !seat.next.load(Relaxed).is_null()).map(|seat| Suspect::of(seat))
+        let before = self.watched.get().filter(|watch| watch.suspect.is_stuck());
+        let watch = before.or_else(|| self.stuck().map(|suspect| Watch { suspect, until_ns: clock::now_ns() + WATCH_NS }));
+        self.watched.set(watch);
+        watch
+    }
+
+    /// Takes the fiber that this worker watches, if it has for long enough; whether it got it.
+    pub(super) fn end_watch(&self) -> bool {
+        let watch = self.watched.get().filter(|watch| passed(watch.until_ns));
+        watch.is_some_and(|watch| {
+            self.watched.set(None);
+            self.take_stuck(watch.suspect)
+        })
+    }
+
+    /// A worker of this group that has not come to the fiber that it woke last. Any of several: one that always has such a fiber, and runs them, is not to hide another.
+    fn stuck(&self) -> Option<Suspect> {
+        let seats = self.group().seats();
+        let mut others = self.victims(seats.len()).map(|victim| seats[victim]);
+        others.find(|seat| !seat.next.load(Relaxed).is_null()).map(Suspect::of)
     }
 
     /// Takes the fiber that a worker woke last, if that is still held: the last that a thief takes.
@@ -237,12 +259,29 @@ impl Worker {
 
     /// Sees to it that somebody looks, in a while, whether the fiber that was woken last here has been run: the one that runs now may compute for long, or block its thread.
     fn call_watcher(&self) {
-        let group = self.group();
         // SeqCst: meets the fence in `Idle::enter_sleep`. Either this sees who sleeps, or that one sees the fiber and sleeps for a while only.
         fence(SeqCst);
-        if group.watchers.load(Relaxed) == 0 && !group.idle.sleeping().is_empty() && group.idle.spinning().is_empty() {
-            group.call_one();
+        if self.lacks_watcher() {
+            self.group().call_one();
         }
+    }
+
+    /// Calls another worker in place of this one, which was idle and might have seen that a third is held, and which is about to run something.
+    pub(super) fn pass_watch_on(&self) {
+        if self.groups.movers() == 0 {
+            return;
+        }
+        // SeqCst: meets the fence in `call_watcher`. Either who woke a fiber sees that this worker neither watches nor polls, or this one sees the fiber.
+        fence(SeqCst);
+        if self.lacks_watcher() && self.stuck().is_some() {
+            self.group().call_one();
+        }
+    }
+
+    /// Whether somebody sleeps, and nobody will see by himself that a worker is held.
+    fn lacks_watcher(&self) -> bool {
+        let group = self.group();
+        group.watchers.load(Relaxed) == 0 && !group.idle.sleeping().is_empty() && group.idle.spinning().is_empty()
     }
 
     /// A fiber that may move was queued again: others are told if this worker runs another first, now or, if it is `alone` in its queue, in the end.
@@ -263,6 +302,13 @@ impl Worker {
     }
 }
 
+/// What an idle worker looks after: the fiber that a suspect woke last, which it takes at that time if the suspect is held until then.
+#[derive(Clone, Copy)]
+pub(super) struct Watch {
+    pub(super) suspect: Suspect,
+    pub(super) until_ns: u64,
+}
+
 /// A worker that may be held by one of its fibers, which computes or blocks the thread: it had switched so often when it was first seen.
 #[derive(Clone, Copy)]
 pub(super) struct Suspect {
@@ -273,6 +319,11 @@ pub(super) struct Suspect {
 impl Suspect {
     fn of(seat: &'static Seat) -> Self {
         Self { seat, switches: seat.counters.switches.load(Relaxed) }
+    }
+
+    /// Whether it has not switched since, and has not run the fiber that it woke last.
+    fn is_stuck(&self) -> bool {
+        !self.seat.next.load(Relaxed).is_null() && self.is_held()
     }
 
     /// Whether it has not switched since. A relaxed look: if it has just done so, a fiber is taken that it would have come to, and that is all.

@@ -1,6 +1,5 @@
 //! A worker with nothing to do: it polls while that pays, then sleeps, and learns from both.
 
-use super::moving::Suspect;
 use super::{SPIN_PAUSES, Worker, passed};
 use crate::base::atomic::{Relaxed, spin_loop};
 use crate::event::source::SOURCE_GAP_NS;
@@ -32,9 +31,7 @@ const ALARM_FEW: usize = 64;
 const TRIM_PERIOD_NS: u64 = 1_000_000_000;
 /// Warm stacks per size that an idle worker keeps.
 const STACKS_KEPT: usize = 8;
-/// How long the fiber that was woken last may wait for a worker that runs another before an idle one takes it. Arbitrary: so seldom that a pair that talks all day costs its watcher nothing to speak of.
-const WATCH_NS: u64 = 1_000_000;
-/// The same for I/O of fibers that may move, which waits for somebody who looks. `echo-hog` at 2,000 requests a second, p99 of the others: 0.6 to 1 ms with a millisecond, 0.16 to 0.8 with this (medians of 3 to 5, five runs), for
+/// As `WATCH_NS`, for I/O of fibers that may move, which waits for somebody who looks. `echo-hog` at 2,000 requests a second, p99 of the others: 0.6 to 1 ms with a millisecond, 0.16 to 0.8 with this (medians of 3 to 5, five runs), for
 /// some 5 % more of CPU time.
 const ROAM_WATCH_NS: u64 = 300_000;
 
@@ -53,14 +50,17 @@ impl Worker {
         self.rested.set(true);
         self.backlog.set(0);
         self.roam_ns.set(0);
+        if self.end_watch() {
+            return;
+        }
         // Not with an errand to do: a poll would end at once, and nobody would do it.
         let may_spin = self.spin_limit_ns() != 0 && !self.deferred.get() && !self.source_calls() && !self.group().has_errands();
         if may_spin && self.mail_pays.get() && self.await_mail() {
             return;
         }
         if may_spin {
-            let stuck = self.stuck();
-            if self.spin() || stuck.is_some_and(|stuck| self.take_stuck(stuck)) {
+            let watch = self.keep_watch();
+            if self.spin() || watch.is_some_and(|watch| self.take_stuck(watch.suspect)) {
                 return;
             }
         }
@@ -130,7 +130,8 @@ impl Worker {
             if now_ns >= look_ns {
                 self.ask_epoll();
                 look_ns = now_ns + SOURCE_GAP_NS;
-                if self.finds_at_roam() {
+                self.keep_watch();
+                if self.finds_at_roam() || self.end_watch() {
                     break true;
                 }
             }
@@ -162,16 +163,18 @@ impl Worker {
         self.seat().set_rest(Rest { for_good, at_source });
         self.seat().slot.lie_down();
         self.group().idle.enter_sleep(self.index);
-        let mut watch = None;
         let is_needed = post == Post::None && self.group().roam.is_deserted();
         if !self.has_work() && !self.must_refuse() && !is_needed {
             add(&self.seat().counters.sleeps, 1);
             let begun_ns = clock::now_ns();
             // After the fence in `enter_sleep`, see `call_watcher`.
-            let watch_ns = begun_ns + if post == Post::Watcher { ROAM_WATCH_NS } else { WATCH_NS };
-            watch = self.begin_watch(watch_ns);
-            let watches = watch.is_some() || post == Post::Watcher;
-            let sleep_ns = if watches { sleep_ns.min(watch_ns) } else { sleep_ns };
+            let watch = self.keep_watch();
+            let watch_ns = watch.map_or(u64::MAX, |watch| watch.until_ns);
+            let roam_ns = if post == Post::Watcher { begun_ns + ROAM_WATCH_NS } else { u64::MAX };
+            let sleep_ns = sleep_ns.min(watch_ns).min(roam_ns);
+            if watch.is_some() {
+                self.group().watchers.fetch_add(1, Relaxed);
+            }
             self.seat.counters.idle_since_ns.store(begun_ns, Relaxed);
             if alarm_ns > wake_ns {
                 self.set_ahead(alarm_ns + ALARM_GAP_NS);
@@ -184,6 +187,9 @@ impl Worker {
                 }
             }
             let now_ns = clock::now_ns();
+            if watch.is_some() {
+                self.group().watchers.fetch_sub(1, Relaxed);
+            }
             self.seat.counters.idle_since_ns.store(0, Relaxed);
             add(&self.seat.counters.slept_ns, now_ns - begun_ns);
             self.learn_from_sleep(begun_ns, now_ns);
@@ -196,13 +202,6 @@ impl Worker {
         self.deferred.set(false);
         self.starts.set(0);
         self.leave_post(post);
-        if let Some((suspect, until_ns)) = watch {
-            self.group().watchers.fetch_sub(1, Relaxed);
-            // One that was woken before has seen nothing: the pair of it that talks there is not to be parted.
-            if passed(until_ns) {
-                self.take_stuck(suspect);
-            }
-        }
     }
 
     /// Where deadlines are dense: has the moment after the one that is slept towards known to the kernel.
@@ -328,13 +327,6 @@ impl Worker {
                 roam.leave_post();
             }
         }
-    }
-
-    /// Whom a worker that goes to sleep has to look after, and when: it may have to take a fiber from the slot of one that is held.
-    fn begin_watch(&self, until_ns: u64) -> Option<(Suspect, u64)> {
-        let suspect = self.stuck()?;
-        self.group().watchers.fetch_add(1, Relaxed);
-        Some((suspect, until_ns))
     }
 }
 

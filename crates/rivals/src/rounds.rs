@@ -58,10 +58,18 @@ impl Plan {
         cut
     }
 
+    /// Whether `system` has a row in `workload`, be it one that says why there is no figure.
+    pub(crate) fn has(&self, workload: &Workload, system: &System) -> bool {
+        self.cases(workload).any(|case| !matches!((system.takes)(&case.job), Takes::No))
+    }
+
     fn entries(&self, workload: &'static Workload) -> Vec<Entry> {
+        self.cases(workload).flat_map(|case| self.systems.iter().filter_map(move |system| Entry::new(workload, &case, system))).collect()
+    }
+
+    fn cases(&self, workload: &Workload) -> impl Iterator<Item = Case> {
         let job = |job: Job| self.workers.map_or(job, |workers| job.workers(workers));
-        let cases = (workload.cases)(self.scale).into_iter().map(|case| Case { job: job(case.job), ..case });
-        cases.flat_map(|case| self.systems.iter().filter_map(move |system| Entry::new(workload, &case, system))).collect()
+        (workload.cases)(self.scale).into_iter().map(move |case| Case { job: job(case.job), ..case })
     }
 
     /// Every entry once, or until the end; whether it was every one. The order turns by one system each round.

@@ -20,6 +20,8 @@ fn what_is_unknown_is_refused_with_what_there_is() {
         (["run", "--system", "erlang"], ["erlang", "tokio-mt", "limit-asm"]),
         (["report", "--system", "erlang"], ["erlang", "tokio-mt", "limit-asm"]),
         (["run", "--rounds", "0"], ["0", "1..=1000", "--rounds"]),
+        (["run", "--workload=yield-1", "--system=monoio"], ["yield-1", "sinew-shared", "tokio-ct"]),
+        (["report", "--workload=echo-50", "--system=sinew"], ["echo-50", "sinew-uring", "monoio"]),
     ] {
         let output = rivals(&arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

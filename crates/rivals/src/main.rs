@@ -212,7 +212,11 @@ fn left_out(plan: &Plan, cut: &[String]) -> String {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let command = Cli::parse().command;
+    if !matches!(command, Command::Child { .. } | Command::Server { .. } | Command::Spin) {
+        end_with_the_reader();
+    }
+    match command {
         Command::Run { choice, json } => run(&choice, json),
         Command::Report { choice, from, out } => report(&choice, from.as_deref(), &out),
         Command::List => list(),
@@ -220,6 +224,12 @@ fn main() -> ExitCode {
         Command::Server { system, job } => server::serve(system, &job),
         Command::Spin => server::spin(),
     }
+}
+
+/// Lets a pipe whose reader has gone end this process without a word, as in `rivals list | head -1`. Not for children: what serves has sockets, which end in the same way.
+fn end_with_the_reader() {
+    // SAFETY: no handler is installed, and no other thread runs yet.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
 fn run(choice: &Choice, json: bool) -> ExitCode {

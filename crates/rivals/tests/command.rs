@@ -1,6 +1,7 @@
 //! The command from outside: what it refuses, and that every workload runs on every system.
 
 use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -46,6 +47,21 @@ fn the_list_names_workloads_and_systems() {
         "chan-ping-pong",
     ] {
         assert!(list.contains(name), "{name} is missing: {list}");
+    }
+}
+
+/// A reader that goes, as `head -1` does, ends the program without a complaint: the pipe has none from the start.
+#[test]
+fn output_that_nobody_reads_ends_it_quietly() {
+    const PAIR: [&str; 3] = ["--tiny", "--workload=yield-1", "--system=sinew"];
+    let with = |more: &[&'static str]| [more, &PAIR].concat();
+    for arguments in [vec!["list"], with(&["run"]), with(&["run", "--json"])] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(env!("CARGO_BIN_EXE_rivals")).args(&arguments).stdout(writer).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(!said.contains("panicked") && !said.contains("roken pipe"), "{arguments:?}: {said}");
+        assert_eq!(output.status.signal(), Some(libc::SIGPIPE), "{arguments:?}: {said}");
     }
 }
 

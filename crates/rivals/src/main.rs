@@ -52,7 +52,7 @@ enum Command {
     Run {
         #[command(flatten)]
         choice: Choice,
-        /// Print JSON lines to standard output, a row each, and a last one about the run; all else goes to standard error.
+        /// Print JSON lines to standard output, a row each; all else goes to standard error.
         #[arg(long)]
         json: bool,
     },
@@ -182,20 +182,21 @@ impl Choice {
     }
 
     /// Measures, hands the rows of each workload to `done`, and says what a first answer has left out. Exits with 2 if what was asked for is not there.
-    fn measure(&self, subcommand: &str, done: impl FnMut(&[Row])) -> Run {
+    fn measure(&self, subcommand: &str, mut done: impl FnMut(&[Row])) {
         let plan = self.plan();
         if let Err(message) = self.check(&plan) {
             Cli::command().error(ErrorKind::ValueValidation, message).exit();
         }
         let mut run = Run::begin(self.command(subcommand));
         run.lines().iter().for_each(|line| eprintln!("{line}"));
-        let cut = plan.carry_out(done);
-        run.end();
+        let cut = plan.carry_out(|mut rows| {
+            run.tell(&mut rows);
+            done(&rows);
+        });
         eprintln!("load average after: {}", machine::load_average());
         if self.is_first_answer() {
             eprintln!("{}", left_out(&plan, &cut));
         }
-        run
     }
 }
 
@@ -233,16 +234,13 @@ fn end_with_the_reader() {
 }
 
 fn run(choice: &Choice, json: bool) -> ExitCode {
-    let run = choice.measure(if json { "run --json" } else { "run" }, |rows| {
+    choice.measure(if json { "run --json" } else { "run" }, |rows| {
         if json {
             rows.iter().for_each(|row| println!("{}", row.json()));
         } else {
             print!("{}", table::of(rows));
         }
     });
-    if json {
-        println!("{}", run.json());
-    }
     ExitCode::SUCCESS
 }
 
@@ -268,11 +266,11 @@ fn report(choice: &Choice, from: Option<&Path>, out: &Path) -> ExitCode {
 
 fn measure(choice: &Choice) -> Results {
     let mut rows = Vec::new();
-    let run = choice.measure("report", |more| {
+    choice.measure("report", |more| {
         eprint!("{}", table::of(more));
         rows.extend_from_slice(more);
     });
-    Results { runs: vec![run], rows }
+    Results { rows }
 }
 
 /// Figures of earlier runs.

@@ -41,7 +41,7 @@ struct Entry {
 
 impl Plan {
     /// Measures everything, and hands the rows of each workload to `done` as soon as they are known. Gives the workloads that time was too short for.
-    pub(crate) fn carry_out(&self, mut done: impl FnMut(&[Row])) -> Vec<String> {
+    pub(crate) fn carry_out(&self, mut done: impl FnMut(Vec<Row>)) -> Vec<String> {
         let mut workloads: Vec<Vec<Entry>> = self.workloads.iter().map(|workload| self.entries(workload)).collect();
         let children = workloads.iter().flatten().filter(|entry| entry.tried).count() * self.rounds;
         let bar = progress(children);
@@ -52,7 +52,7 @@ impl Plan {
                 cut.push(workload.name.to_owned());
             }
             let rows: Vec<Row> = entries.iter().filter(|entry| entry.has_answer()).flat_map(Entry::rows).collect();
-            bar.suspend(|| done(&rows));
+            bar.suspend(|| done(rows));
         }
         bar.finish_and_clear();
         cut

@@ -73,19 +73,17 @@ fn every_workload_runs_on_every_system() {
     let output = rivals(&["run", "--tiny", "--json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let mut seen = BTreeSet::new();
-    let printed = text(&output.stdout);
-    let (last, lines) =
-        printed.lines().collect::<Vec<_>>().split_last().map(|(last, rest)| (*last, rest.to_vec())).expect("there are rows");
-    let run: Value = serde_json::from_str(last).unwrap();
-    for field in ["command", "date", "machine", "load_before", "load_after", "built_by"] {
-        assert!(run["run"][field].is_string(), "{field} is missing: {last}");
-    }
-    assert!(FIELDS.iter().all(|field| run.get(field).is_some()), "no row by shape: {last}");
-    assert_eq!(run["workload"], "run", "{last}");
-    for line in lines {
-        let row: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    let mut told = BTreeSet::new();
+    for line in text(&output.stdout).lines() {
+        let mut row: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let run = row.as_object_mut().unwrap().remove("run");
         let (workload, system) = (row["workload"].as_str().unwrap(), row["system"].as_str().unwrap());
-        seen.insert(format!("{} {system}", workload.split('/').next().unwrap()));
+        let name = workload.split('/').next().unwrap();
+        assert_eq!(told.insert(name.to_owned()), run.is_some(), "the first row of a workload, and no other, tells of the run: {line}");
+        for field in ["command", "date", "machine", "load_before", "load_after", "built_by"] {
+            assert!(run.as_ref().is_none_or(|run| run[field].is_string()), "{field} is missing: {line}");
+        }
+        seen.insert(format!("{name} {system}"));
         let absent = if system == "go" { "not installed" } else { "not offered" };
         if row["error"].as_str().is_some_and(|error| error.starts_with(absent)) {
             continue;

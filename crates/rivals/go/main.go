@@ -90,6 +90,7 @@ func main() {
 		"hog":             func() { serve(burnIfHog()) },
 		"hog-paced":       func() { serve(burnIfHog()) },
 		"http":            serveHTTP,
+		"http-shared":     serveHTTP,
 		"file-read":       fileRead,
 	}
 	do, known := deeds[deed]

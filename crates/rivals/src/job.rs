@@ -68,6 +68,8 @@ pub(crate) enum Deed {
     HogPaced,
     /// As `Echo`, but requests are for an HTTP page of one line.
     Http,
+    /// The same, and the server's CPU is shared as in `EchoShared`.
+    HttpShared,
     /// `tasks` tasks, all started, read 4 KiB each at random places of a file that is in memory, `turns` times.
     FileRead,
 }
@@ -92,14 +94,24 @@ impl Deed {
             Self::Wake | Self::Timers | Self::Parked | Self::Idle | Self::Storm => Kind::Task,
             Self::Mutex | Self::MutexWait | Self::RwLock | Self::RwLockWait => Kind::Lock,
             Self::PingPong | Self::PingPongApart | Self::TwoToOne | Self::TwoToTwo | Self::Select | Self::Oneshot => Kind::Channel,
-            Self::Echo | Self::EchoShared | Self::Hog | Self::HogPaced | Self::Http => Kind::Server,
+            Self::Echo | Self::EchoShared | Self::Hog | Self::HogPaced | Self::Http | Self::HttpShared => Kind::Server,
             Self::FileRead => Kind::File,
         }
     }
 
     /// Whether server and load each have a CPU of their own.
     pub(crate) fn is_pinned(self) -> bool {
-        matches!(self, Self::Echo | Self::EchoShared | Self::Http)
+        matches!(self, Self::Echo | Self::EchoShared | Self::Http | Self::HttpShared)
+    }
+
+    /// Whether a process that spins shares the server's CPU.
+    pub(crate) fn is_shared(self) -> bool {
+        matches!(self, Self::EchoShared | Self::HttpShared)
+    }
+
+    /// Whether requests and answers are HTTP.
+    pub(crate) fn is_http(self) -> bool {
+        matches!(self, Self::Http | Self::HttpShared)
     }
 
     /// Whether some requests make the server compute.

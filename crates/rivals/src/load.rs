@@ -91,7 +91,7 @@ struct Load {
 impl Load {
     /// Connects all clients. Each has had an answer then, so that nobody waits to be accepted any more.
     fn new(address: SocketAddr, job: &Job) -> Self {
-        let request = if job.deed == Deed::Http { HTTP_REQUEST.to_vec() } else { vec![b'.'; MESSAGE_BYTES] };
+        let request = if job.deed.is_http() { HTTP_REQUEST.to_vec() } else { vec![b'.'; MESSAGE_BYTES] };
         let (poll, mut clients, mut answer_bytes) = (Poll::new(), Vec::with_capacity(job.tasks), 0);
         while clients.len() < job.tasks {
             let count = CONNECT_AT_ONCE.min(job.tasks - clients.len());

@@ -28,14 +28,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::job::{Job, Kind};
 use crate::results::{Results, Run};
 use crate::rounds::Plan;
 use crate::row::Row;
 use crate::systems::System;
-use crate::workloads::{Chosen, Scale};
+use crate::workloads::{Chosen, Scale, Workload};
 
 /// The same work on Sinew and on its rivals, measured side by side.
 #[derive(Parser)]
@@ -51,7 +52,7 @@ enum Command {
     Run {
         #[command(flatten)]
         choice: Choice,
-        /// Print JSON lines to standard output, a row each, and a last one about the run; all else goes to standard error.
+        /// Print JSON lines to standard output, a row each; all else goes to standard error.
         #[arg(long)]
         json: bool,
     },
@@ -159,18 +160,43 @@ impl Choice {
         Plan { workloads, systems, rounds, workers, scale, end: None }
     }
 
-    /// Measures, hands the rows of each workload to `done`, and says what a first answer has left out.
-    fn measure(&self, subcommand: &str, done: impl FnMut(&[Row])) -> Run {
+    /// Refuses what would leave a name that was given without a row.
+    ///
+    /// # Errors
+    /// Names a workload that has none of the systems asked for, or a system that has none of the workloads asked for, and the systems that there are.
+    fn check(&self, plan: &Plan) -> Result<(), String> {
+        let on = |workload: &Workload| {
+            let names = systems::ALL.iter().filter(|system| plan.has(workload, system)).map(|system| system.name);
+            format!("{} is measured on: {}", workload.name, names.collect::<Vec<_>>().join(", "))
+        };
+        let lonely = |workload: &&&Workload| !plan.systems.iter().any(|system| plan.has(workload, system));
+        if let Some(workload) = plan.workloads.iter().filter(|_| !self.workloads.is_empty()).find(lonely) {
+            return Err(format!("{} is not measured on what --system names; {}", workload.name, on(workload)));
+        }
+        let idle = |system: &&&System| !plan.workloads.iter().any(|workload| plan.has(workload, system));
+        if let Some(system) = self.systems.iter().find(idle) {
+            let there = plan.workloads.iter().map(|workload| on(workload)).collect::<Vec<_>>();
+            return Err(format!("{} does nothing of what --workload names; {}", system.name, there.join("; ")));
+        }
+        Ok(())
+    }
+
+    /// Measures, hands the rows of each workload to `done`, and says what a first answer has left out. Exits with 2 if what was asked for is not there.
+    fn measure(&self, subcommand: &str, mut done: impl FnMut(&[Row])) {
         let plan = self.plan();
+        if let Err(message) = self.check(&plan) {
+            Cli::command().error(ErrorKind::ValueValidation, message).exit();
+        }
         let mut run = Run::begin(self.command(subcommand));
         run.lines().iter().for_each(|line| eprintln!("{line}"));
-        let cut = plan.carry_out(done);
-        run.end();
+        let cut = plan.carry_out(|mut rows| {
+            run.tell(&mut rows);
+            done(&rows);
+        });
         eprintln!("load average after: {}", machine::load_average());
         if self.is_first_answer() {
             eprintln!("{}", left_out(&plan, &cut));
         }
-        run
     }
 }
 
@@ -187,7 +213,11 @@ fn left_out(plan: &Plan, cut: &[String]) -> String {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let command = Cli::parse().command;
+    if !matches!(command, Command::Child { .. } | Command::Server { .. } | Command::Spin) {
+        end_with_the_reader();
+    }
+    match command {
         Command::Run { choice, json } => run(&choice, json),
         Command::Report { choice, from, out } => report(&choice, from.as_deref(), &out),
         Command::List => list(),
@@ -197,17 +227,20 @@ fn main() -> ExitCode {
     }
 }
 
+/// Lets a pipe whose reader has gone end this process without a word, as in `rivals list | head -1`. Not for children: what serves has sockets, which end in the same way.
+fn end_with_the_reader() {
+    // SAFETY: no handler is installed, and no other thread runs yet.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
 fn run(choice: &Choice, json: bool) -> ExitCode {
-    let run = choice.measure(if json { "run --json" } else { "run" }, |rows| {
+    choice.measure(if json { "run --json" } else { "run" }, |rows| {
         if json {
             rows.iter().for_each(|row| println!("{}", row.json()));
         } else {
             print!("{}", table::of(rows));
         }
     });
-    if json {
-        println!("{}", run.json());
-    }
     ExitCode::SUCCESS
 }
 
@@ -233,11 +266,11 @@ fn report(choice: &Choice, from: Option<&Path>, out: &Path) -> ExitCode {
 
 fn measure(choice: &Choice) -> Results {
     let mut rows = Vec::new();
-    let run = choice.measure("report", |more| {
+    choice.measure("report", |more| {
         eprint!("{}", table::of(more));
         rows.extend_from_slice(more);
     });
-    Results { runs: vec![run], rows }
+    Results { rows }
 }
 
 /// Figures of earlier runs.
@@ -277,7 +310,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 
@@ -300,6 +332,25 @@ mod tests {
             let line = format!("cargo run --release -p rivals -- {subcommand} {options}");
             assert_eq!(choice(&line).command(subcommand), line);
         }
+    }
+
+    #[test]
+    fn a_name_that_would_have_no_row_is_refused() {
+        let check = |line: &str| choice(line).check(&choice(line).plan());
+        for (line, wants) in [
+            ("-- run --workload yield-1 --system monoio", ["yield-1 is not measured", "sinew, ", "smol"]),
+            ("-- run --workload echo-50 --workload yield-1 --system monoio", ["yield-1 is not measured", "tokio-ct", "threads"]),
+            ("-- run --workload yield-1 --system sinew --system monoio", ["monoio does nothing", "yield-1 is measured on: sinew", "go"]),
+            ("-- run --workers 2 --workload yield-1 --system tokio-ct", ["yield-1 is not measured", "tokio-mt", "smol"]),
+        ] {
+            let error = check(line).expect_err(line);
+            wants.iter().for_each(|want| assert!(error.contains(want), "{line}: {want} is missing: {error}"));
+        }
+        for line in ["-- run --quick", "-- run --short", "-- run --system monoio", "-- run --workload curve", "-- run --tiny --system may"]
+        {
+            assert_eq!(check(line), Ok(()), "{line}");
+        }
+        assert_eq!(check("-- run --workload yield-1 --workload echo-50 --system sinew --system sinew-uring"), Ok(()));
     }
 
     fn names(plan: &Plan) -> (Vec<&str>, Vec<&str>) {

@@ -1,10 +1,9 @@
-//! What `run --json` prints and `report` reads: lines of rows, and behind the rows of a run one more that has no figures and says where and how it was made, as `"run":{..}`.
+//! What `run --json` prints and `report` reads: lines, each of them a row. The first row of each workload says also where and how it was made, as `"run":{..}`.
 //!
-//! That line has the fields of a row, so that who reads these of each line stumbles over none; older files have `{"run":{..}}` alone, which is read too.
-//! The line of the run comes last, since it has the load of the machine before and after; files of several runs may be joined. A file without such lines is read too.
+//! So every line is a result, a run that was broken off still says where it comes from, and files of several runs may be joined. A file without runs is read too.
+//! A run is told once per workload, each time with the load of the machine until then: the last word counts.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::machine;
 use crate::row::Row;
@@ -38,9 +37,18 @@ impl Run {
         }
     }
 
-    /// It has ended.
-    pub(crate) fn end(&mut self) {
+    /// Tells it in the first of `rows`, which were measured just now.
+    pub(crate) fn tell(&mut self, rows: &mut [Row]) {
         self.load_after = Some(machine::load_average());
+        if let Some(first) = rows.first_mut() {
+            first.run = Some(Box::new(self.clone()));
+        }
+    }
+
+    /// Whether `later` is the same run, told at another time.
+    fn is_told_again_by(&self, later: &Self) -> bool {
+        let then = Self { load_after: later.load_after.clone(), ..self.clone() };
+        then == *later
     }
 
     /// What stands above its figures.
@@ -57,25 +65,11 @@ impl Run {
             format!("versions: {}", self.versions.join(", ")),
         ]
     }
-
-    pub(crate) fn json(&self) -> String {
-        let row = Row::new("run".into(), "rivals", "-", &[], None);
-        serde_json::to_string(&Line { row, run: self }).expect("a run is plain data")
-    }
-}
-
-/// The line of a run.
-#[derive(Serialize)]
-struct Line<'a> {
-    #[serde(flatten)]
-    row: Row,
-    run: &'a Run,
 }
 
 /// The rows of one run or of several.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Results {
-    pub(crate) runs: Vec<Run>,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -83,28 +77,28 @@ impl Results {
     /// Reads lines.
     ///
     /// # Errors
-    /// Names the line that is neither a row nor a run.
+    /// Names the line that is no row.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
-        let mut results = Self::default();
-        for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            results.add(line).map_err(|error| format!("line {} is no row: {error}", i + 1))?;
-        }
-        Ok(results)
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let row = |(i, line)| serde_json::from_str(line).map_err(|error| format!("line {} is no row: {error}", i + 1));
+        Ok(Self { rows: lines.map(row).collect::<Result<_, _>>()? })
     }
 
-    fn add(&mut self, line: &str) -> serde_json::Result<()> {
-        let mut value: Value = serde_json::from_str(line)?;
-        match value.get_mut("run") {
-            Some(run) => self.runs.push(serde_json::from_value(run.take())?),
-            None => self.rows.push(serde_json::from_value(value)?),
+    /// The runs that rows tell of, in that order.
+    pub(crate) fn runs(&self) -> Vec<&Run> {
+        let mut runs: Vec<&Run> = Vec::new();
+        for told in self.rows.iter().filter_map(|row| row.run.as_deref()) {
+            match runs.iter_mut().find(|run| run.is_told_again_by(told)) {
+                Some(run) => *run = told,
+                None => runs.push(told),
+            }
         }
-        Ok(())
+        runs
     }
 
     /// The same as lines.
     pub(crate) fn text(&self) -> String {
-        let lines = self.rows.iter().map(Row::json).chain(self.runs.iter().map(Run::json));
-        lines.map(|line| line + "\n").collect()
+        self.rows.iter().map(|row| row.json() + "\n").collect()
     }
 }
 
@@ -116,32 +110,44 @@ mod tests {
         Row::new("skynet".into(), "may", "ms", &[], Some("out of \"memory\"".into()))
     }
 
-    #[test]
-    fn rows_and_runs_survive_their_lines() {
-        let mut run = Run::begin("rivals run".into());
-        run.end();
-        let results = Results { runs: vec![run.clone(), run], rows: vec![row(), row()] };
-        assert_eq!(Results::read(&results.text()).unwrap(), results);
+    /// Rows of a workload, told of `run` under such a load.
+    fn told(run: &Run, load: &str) -> Vec<Row> {
+        let mut rows = vec![row(), row()];
+        run.clone().tell(&mut rows);
+        rows[0].run.as_mut().unwrap().load_after = Some(load.into());
+        rows
     }
 
     #[test]
-    fn the_line_of_a_run_has_the_fields_of_a_row_without_figures() {
-        let line = Run::begin("rivals run".into()).json();
-        let begins = r#"{"workload":"run","system":"rivals","unit":"-","median":null,"min":null,"max":null,"rounds":0,"run":{"command":"#;
-        assert!(line.starts_with(begins), "{line}");
-        assert!(serde_json::from_str::<Row>(&line).is_ok(), "{line}");
+    fn the_first_row_of_a_workload_has_the_run_and_no_other_line_is_needed() {
+        let mut rows = vec![row(), row()];
+        Run::begin("rivals run".into()).tell(&mut rows);
+        let text = Results { rows: rows.clone() }.text();
+        let runs: Vec<_> = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["run"].clone()).collect();
+        assert_eq!(runs.len(), 2, "{text}");
+        assert!(runs[0]["command"] == "rivals run" && runs[0]["load_after"].is_string() && runs[1].is_null(), "{text}");
+        assert_eq!(Results::read(&text).unwrap().rows, rows);
     }
 
     #[test]
-    fn rows_without_a_run_and_a_run_of_an_older_form_are_read() {
-        assert_eq!(Results::read(&format!("{}\n\n", row().json())).unwrap(), Results { runs: vec![], rows: vec![row()] });
-        let old = r#"{"run":{"command":"c","date":"2026-11-16","machine":"m","built_by":"rustc","versions":["sinew 0.1.0"]}}"#;
-        let runs = Results::read(old).unwrap().runs;
-        assert!(runs[0].lines()[1].ends_with("minutes: not noted"), "{:?}", runs[0].lines());
+    fn a_run_that_is_told_again_is_one_and_its_last_word_counts() {
+        let (first, second) = (Run::begin("rivals run".into()), Run::begin("rivals run --short".into()));
+        let rows = [told(&first, "1"), told(&second, "2"), told(&first, "3"), vec![row()]].concat();
+        let results = Results { rows };
+        let found: Vec<_> = results.runs().iter().map(|run| (run.command.as_str(), run.load_after.as_deref())).collect();
+        assert_eq!(found, [("rivals run", Some("3")), ("rivals run --short", Some("2"))]);
     }
 
     #[test]
-    fn a_line_that_is_neither_is_named() {
+    fn rows_without_a_run_and_a_run_without_a_load_are_read() {
+        assert_eq!(Results::read(&format!("{}\n\n", row().json())).unwrap(), Results { rows: vec![row()] });
+        let run = r#""run":{"command":"c","date":"2026-11-16","machine":"m","built_by":"rustc","versions":["sinew 0.1.0"]}}"#;
+        let results = Results::read(&format!("{},{run}", row().json().strip_suffix('}').unwrap())).unwrap();
+        assert!(results.runs()[0].lines()[1].ends_with("minutes: not noted"), "{results:?}");
+    }
+
+    #[test]
+    fn a_line_that_is_no_row_is_named() {
         for bad in ["nonsense", "{}", r#"{"run":{"date":"today"}}"#] {
             assert!(Results::read(&format!("{}\n{bad}", row().json())).unwrap_err().starts_with("line 2"), "{bad}");
         }

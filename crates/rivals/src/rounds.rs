@@ -32,6 +32,8 @@ struct Entry {
     workload: &'static Workload,
     case: &'static str,
     job: Job,
+    /// After which its child is ended.
+    limit: Duration,
     system: &'static System,
     rounds: Vec<Vec<Reading>>,
     failures: Vec<Failure>,
@@ -41,7 +43,7 @@ struct Entry {
 
 impl Plan {
     /// Measures everything, and hands the rows of each workload to `done` as soon as they are known. Gives the workloads that time was too short for.
-    pub(crate) fn carry_out(&self, mut done: impl FnMut(&[Row])) -> Vec<String> {
+    pub(crate) fn carry_out(&self, mut done: impl FnMut(Vec<Row>)) -> Vec<String> {
         let mut workloads: Vec<Vec<Entry>> = self.workloads.iter().map(|workload| self.entries(workload)).collect();
         let children = workloads.iter().flatten().filter(|entry| entry.tried).count() * self.rounds;
         let bar = progress(children);
@@ -52,16 +54,26 @@ impl Plan {
                 cut.push(workload.name.to_owned());
             }
             let rows: Vec<Row> = entries.iter().filter(|entry| entry.has_answer()).flat_map(Entry::rows).collect();
-            bar.suspend(|| done(&rows));
+            bar.suspend(|| done(rows));
         }
         bar.finish_and_clear();
         cut
     }
 
+    /// Whether `system` has a row in `workload`, be it one that says why there is no figure.
+    pub(crate) fn has(&self, workload: &Workload, system: &System) -> bool {
+        self.cases(workload).any(|case| !matches!(case.takes(system), Takes::No))
+    }
+
     fn entries(&self, workload: &'static Workload) -> Vec<Entry> {
+        self.cases(workload)
+            .flat_map(|case| self.systems.iter().filter_map(move |system| Entry::new(workload, &case, system, self.scale)))
+            .collect()
+    }
+
+    fn cases(&self, workload: &Workload) -> impl Iterator<Item = Case> {
         let job = |job: Job| self.workers.map_or(job, |workers| job.workers(workers));
-        let cases = (workload.cases)(self.scale).into_iter().map(|case| Case { job: job(case.job), ..case });
-        cases.flat_map(|case| self.systems.iter().filter_map(move |system| Entry::new(workload, &case, system))).collect()
+        (workload.cases)(self.scale).into_iter().map(move |case| Case { job: job(case.job), ..case })
     }
 
     /// Every entry once, or until the end; whether it was every one. The order turns by one system each round.
@@ -74,7 +86,7 @@ impl Plan {
                     return false;
                 }
                 bar.set_message(format!("{} on {}", entry.name(""), entry.system.name));
-                entry.measure(Duration::from_secs(self.scale.limit_seconds()));
+                entry.measure();
             }
             bar.inc(u64::from(entry.tried));
         }
@@ -83,14 +95,15 @@ impl Plan {
 }
 
 impl Entry {
-    fn new(workload: &'static Workload, case: &Case, system: &'static System) -> Option<Self> {
-        let failures = match (system.takes)(&case.job) {
+    fn new(workload: &'static Workload, case: &Case, system: &'static System, scale: Scale) -> Option<Self> {
+        let failures = match case.takes(system) {
             Takes::No => return None,
             Takes::Refuses(why) => vec![Failure::Failed(why.into()); FAILURES_MAX],
             Takes::Yes => (system.version)().err().map(|why| vec![Failure::Failed(why); FAILURES_MAX]).unwrap_or_default(),
         };
         let tried = failures.is_empty();
-        Some(Self { workload, case: case.name, job: case.job, system, rounds: Vec::new(), failures, tried })
+        let limit = Duration::from_secs(case.limit_seconds(scale));
+        Some(Self { workload, case: case.name, job: case.job, limit, system, rounds: Vec::new(), failures, tried })
     }
 
     /// Whether another round may give something: a time-out or repeated failure is believed.
@@ -103,8 +116,8 @@ impl Entry {
         !self.rounds.is_empty() || !self.failures.is_empty()
     }
 
-    fn measure(&mut self, limit: Duration) {
-        match child::measure(self.system.name, &self.job, limit) {
+    fn measure(&mut self) {
+        match child::measure(self.system.name, &self.job, self.limit) {
             Ok(readings) => self.rounds.push(readings),
             Err(failure) => self.failures.push(failure),
         }
@@ -148,7 +161,7 @@ mod tests {
     fn entry() -> Entry {
         let workload = workloads::named("yield-1").unwrap();
         let case = (workload.cases)(Scale::Tiny).remove(0);
-        Entry::new(workload, &case, systems::named("sinew").unwrap()).unwrap()
+        Entry::new(workload, &case, systems::named("sinew").unwrap(), Scale::Tiny).unwrap()
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! One line of results: `{"workload","system","unit","median","min","max","rounds"}`, and `"error"` if it failed.
+//! One line of results: `{"workload","system","unit","median","min","max","rounds"}`, and `"error"` if it failed; the first row of a workload also has `"run"`, which
+//! says where and how it was made.
 
 use serde::{Deserialize, Serialize};
 
+use crate::results::Run;
 use crate::stats::Spread;
 
 /// What the rounds gave for one figure of one system.
@@ -19,6 +21,9 @@ pub(crate) struct Row {
     pub(crate) rounds: usize,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) error: Option<String>,
+    /// The run that this row and those behind it come from.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) run: Option<Box<Run>>,
 }
 
 impl Row {
@@ -34,6 +39,7 @@ impl Row {
             max: spread.map(|spread| spread.max),
             rounds: values.len(),
             error,
+            run: None,
         }
     }
 

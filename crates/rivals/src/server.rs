@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::cpu;
-use crate::job::{Deed, Job};
+use crate::job::Job;
 use crate::proc;
 use crate::systems::System;
 
@@ -40,7 +40,7 @@ impl Server {
         let mut line = String::new();
         let said = BufReader::new(child.stdout.take().expect("its output is ours")).read_line(&mut line);
         let address = said.ok().and_then(|_| line.trim().parse().ok());
-        let spinner = (job.deed == Deed::EchoShared).then(|| us(SPINNER).spawn().expect("a spinning process can be started"));
+        let spinner = job.deed.is_shared().then(|| us(SPINNER).spawn().expect("a spinning process can be started"));
         match address {
             Some(address) => Self { child, spinner, address },
             None => {

@@ -88,6 +88,7 @@ pub(crate) const ALL: &[Target] = &[
     Target::of("echo-10000 p99_us", Bound::Of("limit-uring", 1.1)).by("sinew-uring"),
     // Of fibers that may change workers; settled ones, as in the other rows, stand behind a hog that their worker has.
     Target::of("echo-hog p99_us", Bound::Best(1.0)).by("sinew-migratable"),
+    Target::of("echo-hog/paced p99_us", Bound::Best(1.0)).by("sinew-migratable"),
     Target::of("http-hello us_cpu_per_request", Bound::Best(0.9)).by("sinew-uring"),
     Target::of("http-hello p99_us", Bound::Best(1.0)).by("sinew-uring"),
 ];
@@ -308,6 +309,18 @@ mod tests {
         };
         let cases = workloads::ALL.iter().flat_map(|workload| (workload.cases)(Scale::Full).into_iter().map(move |case| (workload, case)));
         cases.into_iter().find(|(workload, case)| gives(workload, case)).map(|(_, case)| case.job)
+    }
+
+    /// What a hog costs the others is a target in the closed loop and at a fixed pace: the row names both.
+    #[test]
+    fn others_beside_a_hog_have_a_target_in_both_loops() {
+        let row = |workload: &str, system: &str, value| Row::new(workload.into(), system, "p99_us", &[value; 5], None);
+        for (workload, figure) in [("echo-hog", "echo-hog p99_us"), ("echo-hog/paced", "echo-hog/paced p99_us")] {
+            let target = ALL.iter().find(|target| target.figure == figure).unwrap_or_else(|| panic!("{figure} is no target"));
+            let rows = [row(workload, "sinew-migratable", 5.0), row(workload, "sinew-uring", 1.0), row(workload, "threads", 4.0)];
+            let verdict = target.judge(&rows).unwrap();
+            assert_eq!((verdict.ours, verdict.against.as_ref(), verdict.met()), (5.0, Some(&("threads".into(), 4.0)), false));
+        }
     }
 
     #[test]

@@ -44,6 +44,25 @@ pub(crate) struct Case {
     /// Which case of its workload; empty if there is one only.
     pub(crate) name: &'static str,
     pub(crate) job: Job,
+    /// Only these, which are known to end, so they have the time of a long run for it; all if there are none.
+    pub(crate) only: &'static [&'static str],
+}
+
+impl Case {
+    /// For all systems.
+    const fn of(name: &'static str, job: Job) -> Self {
+        Self { name, job, only: &[] }
+    }
+
+    /// Whether `system` does it.
+    pub(crate) fn takes(&self, system: &System) -> Takes {
+        if self.only.is_empty() || self.only.contains(&system.name) { (system.takes)(&self.job) } else { Takes::No }
+    }
+
+    /// After so many seconds its child is ended.
+    pub(crate) fn limit_seconds(&self, scale: Scale) -> u64 {
+        if self.only.is_empty() { scale } else { Scale::Full }.limit_seconds()
+    }
 }
 
 /// A named kind of measurement.
@@ -56,7 +75,7 @@ pub(crate) struct Workload {
 impl Workload {
     /// Whether `system` is in the comparison.
     pub(crate) fn concerns(&self, system: &System) -> bool {
-        (self.cases)(Scale::Full).iter().any(|case| !matches!((system.takes)(&case.job), Takes::No))
+        (self.cases)(Scale::Full).iter().any(|case| !matches!(case.takes(system), Takes::No))
     }
 }
 
@@ -100,7 +119,7 @@ pub(crate) const ALL: &[Workload] = &[
         about: "one task spawns 2,000 tasks that compute for about 20 us, or in `fine` 40,000 that compute for 1 us, and joins them, two workers: all of it, and by what it would be if both always computed",
         cases: |scale| {
             let job = |tasks| repeated(Deed::Unbalanced, scale).workers(2).tasks(tasks).turns(1);
-            vec![Case { name: "", job: job(scale.pick(2000, 2000, 20)) }, Case { name: "fine", job: job(scale.pick(40_000, 40_000, 40)) }]
+            vec![Case::of("", job(scale.pick(2000, 2000, 20))), Case::of("fine", job(scale.pick(40_000, 40_000, 40)))]
         },
     },
     Workload {
@@ -154,7 +173,7 @@ pub(crate) const ALL: &[Workload] = &[
         about: "the same with two workers: wherever the tasks are, and in `apart` each kept on a worker of its own",
         cases: |scale| {
             let job = |deed| repeated(deed, scale).workers(2);
-            vec![Case { name: "", job: job(Deed::PingPong) }, Case { name: "apart", job: job(Deed::PingPongApart) }]
+            vec![Case::of("", job(Deed::PingPong)), Case::of("apart", job(Deed::PingPongApart))]
         },
     },
     Workload {
@@ -184,19 +203,23 @@ pub(crate) const ALL: &[Workload] = &[
         cases: |scale| echoes(scale, 50),
     },
     Workload { name: "echo-1000", about: "the same with 1,000 connections", cases: |scale| echoes(scale, 1000) },
-    Workload { name: "echo-10000", about: "the same with 10,000 connections", cases: |scale| echoes(scale, 10_000) },
+    Workload {
+        name: "echo-10000",
+        about: "the same with 10,000 connections; `shared` in long runs only",
+        cases: |scale| echoes(scale, 10_000),
+    },
     Workload {
         name: "echo-hog",
         about: "a TCP server on two CPUs echoes for 50 connections, and every 100th request makes it compute for 10 ms: latencies of the others; in a closed loop, and in `paced` at 2,000 requests per second",
         cases: |scale| {
             let job = |deed| Job::new(deed).workers(2).tasks(scale.pick(50, 50, 3)).turns(scale.pick(3000, 1000, 50));
-            vec![Case { name: "", job: job(Deed::Hog) }, Case { name: "paced", job: job(Deed::HogPaced) }]
+            vec![Case::of("", job(Deed::Hog)), Case::of("paced", job(Deed::HogPaced))]
         },
     },
     Workload {
         name: "http-hello",
-        about: "an HTTP server on one CPU answers 64 connections with a line of text; hyper on tokio, may_minihttp on may, net/http on Go, by hand on threads",
-        cases: |scale| one(Job::new(Deed::Http).tasks(scale.pick(64, 64, 3)).turns(scale.pick(2000, 500, 20))),
+        about: "an HTTP server on one CPU answers 64 connections with a line of text, and in `shared` a process that spins shares its CPU, so that the load has time to spare; hyper on tokio, may_minihttp on may, net/http on Go, by hand on threads",
+        cases: |scale| served(scale, [Deed::Http, Deed::HttpShared], 64),
     },
     Workload {
         name: "file-read",
@@ -205,7 +228,7 @@ pub(crate) const ALL: &[Workload] = &[
     },
     Workload {
         name: "curve",
-        about: "the cost of a yield (one worker) and of a spawn and join (N spawned, then joined; two workers) as N grows",
+        about: "the cost of a yield (one worker) and of a spawn and join (N spawned, then joined; two workers) as N grows to a million; in short runs the last step is of two systems",
         cases: curve,
     },
 ];
@@ -230,7 +253,7 @@ pub(crate) const FIRST: &[&str] = &[
 pub(crate) const OTHER_NAMES: &[(&str, &[&str])] = &[("chan-ping-pong", &["ping-pong-1"]), ("chan-2to1", &["chan-2to1x1", "chan-2to1x2"])];
 
 fn one(job: Job) -> Vec<Case> {
-    vec![Case { name: "", job }]
+    vec![Case::of("", job)]
 }
 
 fn repeated(deed: Deed, scale: Scale) -> Job {
@@ -244,27 +267,34 @@ fn repeated(deed: Deed, scale: Scale) -> Job {
 fn contended(scale: Scale, all: Deed, longest: Deed) -> Vec<Case> {
     let budget_ms = scale.pick(Scale::Full, Scale::Full, Scale::Tiny).budget_ms();
     let job = |deed| repeated(deed, scale).tasks(100).workers(2).budget_ms(budget_ms);
-    vec![Case { name: "", job: job(all) }, Case { name: "max-wait", job: job(longest) }]
+    vec![Case::of("", job(all)), Case::of("max-wait", job(longest))]
 }
 
 fn echoes(scale: Scale, connections: usize) -> Vec<Case> {
-    // A turn of ten thousand takes a tenth of a second.
-    let turns_ms = scale.pick(2000, 500, 20) * if connections < 10_000 { 1 } else { 2 };
-    let job = |deed| Job::new(deed).tasks(scale.pick(connections, connections, 3)).turns(turns_ms);
-    let mut cases = vec![Case { name: "", job: job(Deed::Echo) }];
-    if scale != Scale::Short {
-        cases.push(Case { name: "shared", job: job(Deed::EchoShared) });
+    /// A turn of so many takes a tenth of a second.
+    const SLOW: usize = 10_000;
+    let mut cases = served(scale, [Deed::Echo, Deed::EchoShared], connections);
+    if connections >= SLOW {
+        cases.iter_mut().for_each(|case| case.job.turns *= 2);
+        // In short runs the spinning process is beside fewer connections only.
+        cases.truncate(scale.pick(2, 1, 2));
     }
     cases
+}
+
+/// A server that has its CPU to itself, and one that shares it. The second is measured for half as long in short runs: some 40 changes of who has the CPU.
+fn served(scale: Scale, [alone, shared]: [Deed; 2], connections: usize) -> Vec<Case> {
+    let job = |deed| Job::new(deed).tasks(scale.pick(connections, connections, 3));
+    vec![Case::of("", job(alone).turns(scale.pick(2000, 500, 20))), Case::of("shared", job(shared).turns(scale.pick(2000, 250, 20)))]
 }
 
 fn parked(scale: Scale) -> Vec<Case> {
     let job = |tasks| Job::new(Deed::Parked).workers(2).tasks(tasks);
     let million = scale.pick(1_000_000, 1_000_000, 200);
-    let mut cases = vec![Case { name: "100k", job: job(scale.pick(100_000, 100_000, 100)) }];
+    let mut cases = vec![Case::of("100k", job(scale.pick(100_000, 100_000, 100)))];
     if scale != Scale::Short {
-        cases.push(Case { name: "1M", job: job(million) });
-        cases.push(Case { name: "1M-64k-stacks", job: job(million).stack_kib(64) });
+        cases.push(Case::of("1M", job(million)));
+        cases.push(Case::of("1M-64k-stacks", job(million).stack_kib(64)));
     }
     cases
 }
@@ -276,9 +306,18 @@ fn curve(scale: Scale) -> Vec<Case> {
         ("yield-100k", "spawn-100k", 100_000),
         ("yield-1M", "spawn-1M", 1_000_000),
     ];
-    let sizes = &SIZES[..scale.pick(4, 3, 1)];
-    let yields = sizes.iter().map(|&(name, _, tasks)| Case { name, job: repeated(Deed::Yield, scale).tasks(tasks) });
-    let spawns = sizes.iter().map(|&(_, name, tasks)| Case { name, job: repeated(Deed::SpawnAll, scale).workers(2).tasks(tasks).turns(1) });
+    /// Of a million in short runs. Who has a million stacks, or yields slowly, takes 4 to 12 s for each child; with these two, ours and who yields quickest there, five rounds take a minute.
+    const MILLION: usize = 1_000_000;
+    const SHORT_MILLION: &[&str] = &["sinew", "tokio-mt"];
+    /// Half as often as the first run of fewer: it is long enough to count.
+    const SHORT_MILLION_TURNS: usize = 10;
+    let sizes = &SIZES[..scale.pick(4, 4, 1)];
+    let case = |name, job: Job| match (scale, job.tasks) {
+        (Scale::Short, MILLION) => Case { only: SHORT_MILLION, ..Case::of(name, job.turns(job.turns.min(SHORT_MILLION_TURNS))) },
+        _ => Case::of(name, job),
+    };
+    let yields = sizes.iter().map(|&(name, _, tasks)| case(name, repeated(Deed::Yield, scale).tasks(tasks)));
+    let spawns = sizes.iter().map(|&(_, name, tasks)| case(name, repeated(Deed::SpawnAll, scale).workers(2).tasks(tasks).turns(1)));
     yields.chain(spawns).collect()
 }
 
@@ -352,6 +391,39 @@ mod tests {
             assert_eq!(budgets(Scale::Short), budgets(Scale::Full), "{name}");
             assert!(budgets(Scale::Tiny).iter().all(|(_, budget_ms)| *budget_ms == 1), "{name}");
         }
+    }
+
+    fn short(name: &str) -> Vec<Case> {
+        (named(name).unwrap().cases)(Scale::Short)
+    }
+
+    /// The page describes the case `shared`; a short run, which the page is made of, has it.
+    #[test]
+    fn short_runs_have_the_shared_case_of_servers() {
+        for name in ["echo-50", "echo-1000", "http-hello"] {
+            let cases = short(name);
+            let deeds: Vec<_> = cases.iter().map(|case| (case.name, case.job.deed.is_shared())).collect();
+            assert_eq!(deeds, [("", false), ("shared", true)], "{name}");
+            assert_eq!((cases[0].job.tasks, cases[0].job.deed.is_http()), (cases[1].job.tasks, cases[1].job.deed.is_http()), "{name}");
+        }
+        let workload = named("echo-10000").unwrap();
+        assert_eq!((short(workload.name).len(), (workload.cases)(Scale::Full).len()), (1, 2));
+        assert!(workload.about.contains("`shared` in long runs only"), "{}", workload.about);
+    }
+
+    /// The curve goes from a thousand to a million in short runs too, there on few systems, which have time enough.
+    #[test]
+    fn the_curve_ends_at_a_million_in_short_runs_too() {
+        let tasks = |scale| curve(scale).iter().map(|case| case.job.tasks).collect::<Vec<_>>();
+        assert_eq!(tasks(Scale::Short), [1000, 10_000, 100_000, 1_000_000].repeat(2));
+        assert_eq!(tasks(Scale::Short), tasks(Scale::Full));
+        for case in curve(Scale::Short).into_iter().filter(|case| case.job.tasks == 1_000_000) {
+            let takes = |name| matches!(case.takes(systems::named(name).unwrap()), Takes::Yes);
+            assert_eq!(["sinew", "tokio-mt", "smol", "sinew-shared", "go"].map(takes), [true, true, false, false, false]);
+            assert_eq!(case.limit_seconds(Scale::Short), Scale::Full.limit_seconds());
+            assert!(case.only.iter().all(|name| systems::named(name).is_ok()), "{:?}", case.only);
+        }
+        assert!(curve(Scale::Full).iter().all(|case| case.only.is_empty()));
     }
 
     #[test]

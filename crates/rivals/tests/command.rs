@@ -1,6 +1,7 @@
 //! The command from outside: what it refuses, and that every workload runs on every system.
 
 use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -20,6 +21,8 @@ fn what_is_unknown_is_refused_with_what_there_is() {
         (["run", "--system", "erlang"], ["erlang", "tokio-mt", "limit-asm"]),
         (["report", "--system", "erlang"], ["erlang", "tokio-mt", "limit-asm"]),
         (["run", "--rounds", "0"], ["0", "1..=1000", "--rounds"]),
+        (["run", "--workload=yield-1", "--system=monoio"], ["yield-1", "sinew-shared", "tokio-ct"]),
+        (["report", "--workload=echo-50", "--system=sinew"], ["echo-50", "sinew-uring", "monoio"]),
     ] {
         let output = rivals(&arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
@@ -47,6 +50,21 @@ fn the_list_names_workloads_and_systems() {
     }
 }
 
+/// A reader that goes, as `head -1` does, ends the program without a complaint: the pipe has none from the start.
+#[test]
+fn output_that_nobody_reads_ends_it_quietly() {
+    const PAIR: [&str; 3] = ["--tiny", "--workload=yield-1", "--system=sinew"];
+    let with = |more: &[&'static str]| [more, &PAIR].concat();
+    for arguments in [vec!["list"], with(&["run"]), with(&["run", "--json"])] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(env!("CARGO_BIN_EXE_rivals")).args(&arguments).stdout(writer).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(!said.contains("panicked") && !said.contains("roken pipe"), "{arguments:?}: {said}");
+        assert_eq!(output.status.signal(), Some(libc::SIGPIPE), "{arguments:?}: {said}");
+    }
+}
+
 /// Every workload on every system that it concerns, as small as can be; each row has the promised shape, and none failed but Go where it is not installed, and what a system
 /// does not offer.
 #[test]
@@ -55,19 +73,17 @@ fn every_workload_runs_on_every_system() {
     let output = rivals(&["run", "--tiny", "--json"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let mut seen = BTreeSet::new();
-    let printed = text(&output.stdout);
-    let (last, lines) =
-        printed.lines().collect::<Vec<_>>().split_last().map(|(last, rest)| (*last, rest.to_vec())).expect("there are rows");
-    let run: Value = serde_json::from_str(last).unwrap();
-    for field in ["command", "date", "machine", "load_before", "load_after", "built_by"] {
-        assert!(run["run"][field].is_string(), "{field} is missing: {last}");
-    }
-    assert!(FIELDS.iter().all(|field| run.get(field).is_some()), "no row by shape: {last}");
-    assert_eq!(run["workload"], "run", "{last}");
-    for line in lines {
-        let row: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    let mut told = BTreeSet::new();
+    for line in text(&output.stdout).lines() {
+        let mut row: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let run = row.as_object_mut().unwrap().remove("run");
         let (workload, system) = (row["workload"].as_str().unwrap(), row["system"].as_str().unwrap());
-        seen.insert(format!("{} {system}", workload.split('/').next().unwrap()));
+        let name = workload.split('/').next().unwrap();
+        assert_eq!(told.insert(name.to_owned()), run.is_some(), "the first row of a workload, and no other, tells of the run: {line}");
+        for field in ["command", "date", "machine", "load_before", "load_after", "built_by"] {
+            assert!(run.as_ref().is_none_or(|run| run[field].is_string()), "{field} is missing: {line}");
+        }
+        seen.insert(format!("{name} {system}"));
         let absent = if system == "go" { "not installed" } else { "not offered" };
         if row["error"].as_str().is_some_and(|error| error.starts_with(absent)) {
             continue;

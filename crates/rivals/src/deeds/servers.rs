@@ -16,7 +16,7 @@ pub(crate) const HOG: u8 = b'h';
 pub(crate) const HOG_EVERY: usize = 100;
 /// CPU time that it takes.
 const HOG_SPAN: Duration = Duration::from_millis(10);
-/// What the load of `Deed::Http` asks.
+/// What the load of an HTTP server asks.
 pub(crate) const HTTP_REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 /// What a server answers.
 pub(crate) const HELLO: &str = "Hello, world!";

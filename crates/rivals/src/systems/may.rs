@@ -16,7 +16,7 @@ use crate::deeds::blocking::locks::Locks;
 use crate::deeds::blocking::servers::{self, net_as_in_std};
 use crate::deeds::servers::HELLO;
 use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT, UNPOISONED};
-use crate::job::{Deed, Job, Reading};
+use crate::job::{Job, Reading};
 use crate::server::{ANY_PORT, announce};
 
 pub(crate) struct May;
@@ -57,7 +57,7 @@ net_as_in_std!(May, may::net);
 
 /// Serves `job`, for ever.
 pub(crate) fn serve(job: &Job) -> Vec<Reading> {
-    if job.deed == Deed::Http { hellos(job) } else { servers::perform::<May>(job) }
+    if job.deed.is_http() { hellos(job) } else { servers::perform::<May>(job) }
 }
 
 /// Answers HTTP requests by may_minihttp, as its page shows.

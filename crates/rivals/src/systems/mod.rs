@@ -135,7 +135,7 @@ pub(crate) const ALL: &[System] = &[
     System {
         name: "smol",
         about: "one executor that every worker thread runs",
-        takes: |job| if job.deed == Deed::Http { Takes::No } else { schedules(job) },
+        takes: |job| if job.deed.is_http() { Takes::No } else { schedules(job) },
         perform: |job| if is_io(job) { futures::perform_io::<smol::Smol>(job) } else { futures::perform::<smol::Smol>(job) },
         version: || {
             let parts = ["async-executor", "async-lock", "async-channel"].map(|part| Ok::<_, String>(format!("{part} {}", locked(part)?)));

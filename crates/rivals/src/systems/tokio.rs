@@ -30,7 +30,7 @@ use crate::deeds::futures::servers::{self, Net};
 use crate::deeds::futures::{self, Futures};
 use crate::deeds::servers::HELLO;
 use crate::deeds::{RECEIVED, SELECT_CHANNELS, SENT};
-use crate::job::{Deed, Job, Reading};
+use crate::job::{Job, Reading};
 use crate::server::ANY_PORT;
 
 /// Which of the two runtimes.
@@ -181,7 +181,7 @@ impl<const WORKERS: bool> Net for Tokio<WORKERS> {
 
 /// Does a job about sockets or files.
 pub(crate) fn perform_io<const WORKERS: bool>(job: &Job) -> Vec<Reading> {
-    if job.deed == Deed::Http { hellos::<WORKERS>(job) } else { futures::perform_io::<Tokio<WORKERS>>(job) }
+    if job.deed.is_http() { hellos::<WORKERS>(job) } else { futures::perform_io::<Tokio<WORKERS>>(job) }
 }
 
 /// Answers HTTP requests by hyper, as its guide shows.

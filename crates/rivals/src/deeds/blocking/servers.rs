@@ -44,7 +44,7 @@ pub(crate) use net_as_in_std;
 /// Serves `job` on `S`, for ever: HTTP by hand.
 pub(crate) fn perform<S: Net>(job: &Job) -> Vec<Reading> {
     let deed = job.deed;
-    if deed == Deed::Http { serve::<S>(job, hello) } else { serve::<S>(job, move |stream| echo(deed, stream)) }
+    if deed.is_http() { serve::<S>(job, hello) } else { serve::<S>(job, move |stream| echo(deed, stream)) }
 }
 
 /// Serves each connection by `talk`.

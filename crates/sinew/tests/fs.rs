@@ -320,7 +320,9 @@ fn records_of_a_cursor_that_handles_share_are_not_torn() {
             libc::posix_fadvise(std.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM);
             libc::posix_fadvise(std.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED);
         }
-        (0..RECORDS).for_each(|record| drop(std.read_at(&mut [0; 4096], (record * RECORD) as u64).unwrap()));
+        for record in 0..RECORDS {
+            std.read_exact_at(&mut [0; 4096], (record * RECORD) as u64).unwrap();
+        }
         let file = File::open(&path).unwrap();
         let clones = [file.try_clone().unwrap(), File::from(std::fs::File::from(file.as_fd().try_clone_to_owned().unwrap())), file];
         let mut records = Runtime::builder().workers(2).build().unwrap().run(|| {

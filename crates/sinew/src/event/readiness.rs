@@ -26,6 +26,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
@@ -241,6 +242,10 @@ pub(crate) struct Watch {
     readiness: AtomicPtr<Readiness>,
     is_duplicated: AtomicBool,
 }
+
+// No code of users runs while any of it is being changed, so a panic of theirs leaves it whole. (Their sockets, pipes and children are then as std's.)
+impl UnwindSafe for Watch {}
+impl RefUnwindSafe for Watch {}
 
 impl Watch {
     pub(crate) const fn new(duplicates: Duplicates) -> Self {

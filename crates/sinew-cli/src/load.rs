@@ -19,6 +19,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use rustix::process::{Signal, set_parent_process_death_signal};
+
 use crate::engine::{self, Engine};
 use crate::failure::{FAILED, Failure};
 use crate::serve::Protocol;
@@ -66,7 +68,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 
-    /// Prints `begun` and `over` when the time begins and when it is over, for a parent process that measures meanwhile
+    /// Prints `begun` and `over` when the time begins and when it is over, for a parent process that measures meanwhile; ends with it
     #[arg(long, hide = true)]
     announce: bool,
 
@@ -116,6 +118,10 @@ fn perform(arguments: &Arguments) -> Result<Report, Failure> {
     let target = Target::parse(arguments.protocol, &arguments.target)?;
     if arguments.protocol == Protocol::Http && arguments.size.is_some() {
         return Err(Failure::refusal("--size is for echo: a request of http has the size that its URL gives it".into()));
+    }
+    if arguments.announce {
+        // A parent that a signal ends can no longer end this process. (It is its main thread that the system takes for the parent.)
+        set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     }
     let size = arguments.size.unwrap_or(SIZE_DEFAULT);
     let connections = arguments.connections;

@@ -2,6 +2,11 @@
 
 mod support;
 
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 use support::{number, row, sinew, stderr, stdout, time_ns};
 
 #[test]
@@ -67,4 +72,40 @@ fn too_few_descriptors_are_told_of_before_anything_is_done() {
     assert_eq!(reduced.status.code(), Some(0), "{}", stderr(&reduced));
     assert!(stderr(&reduced).contains("44 connections instead of 10000"), "{}", stderr(&reduced));
     assert_eq!(row(&stdout(&reduced), "connections")[0], "44");
+}
+
+/// Also one that cannot see to it itself, since a signal ends it.
+#[test]
+fn a_demo_that_is_ended_leaves_no_load_behind() {
+    const CONNECTIONS: usize = 20;
+    let mut demo = support::command(env!("CARGO_BIN_EXE_sinew"));
+    demo.args(["demo", "--seconds", "120", "--connections", &CONNECTIONS.to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut demo = demo.spawn().expect("the binary was built for this test");
+    let id = demo.id();
+    let load = await_some("a load that is at work", || {
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+        let load = PathBuf::from("/proc").join(children.split_whitespace().next()?);
+        let open = std::fs::read_dir(load.join("fd")).ok()?.count();
+        (open > CONNECTIONS).then_some(load)
+    });
+    let pid = Pid::from_raw(id.cast_signed()).expect("it is no zero");
+    kill_process(pid, Signal::TERM).unwrap();
+    assert!(!demo.wait().unwrap().success());
+    await_some("the end of the load", || {
+        // Nobody may have waited for it yet.
+        let stat = std::fs::read_to_string(load.join("stat")).unwrap_or_default();
+        (stat.is_empty() || stat.contains(") Z ")).then_some(())
+    });
+}
+
+/// Waits for a condition, not for a time; fails loudly if it does not come.
+fn await_some<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        std::thread::yield_now();
+    }
 }

@@ -296,6 +296,45 @@ fn records_of_a_shared_cursor_are_not_torn() {
 }
 
 #[test]
+fn records_of_a_cursor_that_handles_share_are_not_torn() {
+    // As above, by clones, which have one cursor in the kernel. Of each record one page is in memory, where the file system allows that: a trial on the worker finds a part, and must not take it.
+    const RECORD: usize = 4 * 4096;
+    const RECORDS: usize = 200;
+    let place = Place::new();
+    let content: Vec<u8> = (0..RECORDS as u32).flat_map(|record| record.to_le_bytes().repeat(RECORD / 4)).collect();
+    let path = place.file("file", &content);
+    let read_all = |mut file: File| {
+        let mut buffer = vec![0; RECORD];
+        let mut records = Vec::new();
+        while file.read(&mut buffer).unwrap() == RECORD {
+            assert!(buffer.chunks(4).all(|word| word == &buffer[..4]), "a read is torn");
+            records.push(u32::from_le_bytes(buffer[..4].try_into().unwrap()));
+        }
+        records
+    };
+    for _ in 0..20 {
+        let std = std::fs::File::open(&path).unwrap();
+        std.sync_all().unwrap();
+        // SAFETY: numbers go in.
+        unsafe {
+            libc::posix_fadvise(std.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM);
+            libc::posix_fadvise(std.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED);
+        }
+        for record in 0..RECORDS {
+            std.read_exact_at(&mut [0; 4096], (record * RECORD) as u64).unwrap();
+        }
+        let file = File::open(&path).unwrap();
+        let clones = [file.try_clone().unwrap(), File::from(std::fs::File::from(file.as_fd().try_clone_to_owned().unwrap())), file];
+        let mut records = Runtime::builder().workers(2).build().unwrap().run(|| {
+            let readers: Vec<_> = clones.into_iter().map(|file| spawn(move || read_all(file))).collect();
+            readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect::<Vec<_>>()
+        });
+        records.sort();
+        assert!(records.iter().copied().eq(0..RECORDS as u32), "records were lost or read twice: {records:?}");
+    }
+}
+
+#[test]
 fn one_reads_and_another_writes_through_the_same_handle() {
     // A FIFO opened both ways: the read waits, and must not keep the write from being done.
     everywhere(|| {

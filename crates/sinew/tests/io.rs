@@ -393,3 +393,23 @@ fn output_that_nobody_reads_keeps_no_other_fiber_from_running() {
         });
     });
 }
+
+/// As std: a process whose input was closed finds its end there.
+#[test]
+fn input_that_was_closed_is_at_its_end() {
+    const NAME: &str = "input_that_was_closed_is_at_its_end";
+    if !is_child(NAME) {
+        for io in ["uring", "epoll"] {
+            let output = in_child(NAME, &[("SINEW_IO", io)]);
+            assert!(output.status.success(), "{output:?}");
+        }
+        return;
+    }
+    everywhere(|| {
+        // SAFETY: nothing in this process uses its input but what is below. The second time it is not open.
+        unsafe { libc::close(libc::STDIN_FILENO) };
+        assert_eq!(std::io::stdin().read(&mut [0]).unwrap(), 0);
+        assert_eq!(io::stdin().read(&mut [0]).unwrap(), 0);
+        assert_eq!(io::stdin().read_line(&mut String::new()).unwrap(), 0);
+    });
+}

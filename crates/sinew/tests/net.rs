@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::{On, pair, until};
 use sinew::net::unix::{UnixDatagram, UnixListener, UnixStream};
 use sinew::net::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
-use sinew::{Io, Runtime};
+use sinew::{Io, Runtime, scope};
 
 /// Runs `f` as a fiber on each driver, with one worker and with two.
 fn on_all(f: impl Fn() + Send + Sync) {
@@ -674,11 +674,12 @@ fn a_crowd_of_ready_fibers_hides_a_socket_for_one_round() {
     }
 }
 
-/// One worker; a fiber whose reads and writes never have to wait. The others get their turn, a timer too, and another socket.
+/// Calls that need not wait between two moments of others: a yield per 32, and some turns until all of them have run.
+const BUDGET: u64 = 32 * 64;
+
+/// One worker; a fiber whose reads and writes never have to wait. The others get their turn: another socket, and below a timer and a fiber that is ready. Counted in calls of the flood.
 #[test]
 fn a_flood_on_one_socket_does_not_hide_the_rest() {
-    // A yield per 32 calls, and some turns until all of the others have run.
-    const BUDGET: u64 = 32 * 64;
     for io in [Io::Uring, Io::Epoll] {
         let runtime = Runtime::builder().workers(1).io(io).build().unwrap();
         runtime.run(|| {
@@ -711,6 +712,47 @@ fn a_flood_on_one_socket_does_not_hide_the_rest() {
             // It is cancelled in the middle of a call, perhaps.
             let _ = flood.join();
             assert!(read_at - sent_at <= BUDGET, "{io:?}: {} calls between the write and the read", read_at - sent_at);
+        });
+    }
+}
+
+#[test]
+fn a_flood_on_one_socket_delays_no_timer_and_no_ready_fiber() {
+    const NEVER: u64 = u64::MAX;
+    for io in [Io::Uring, Io::Epoll] {
+        Runtime::builder().workers(1).io(io).build().unwrap().run(|| {
+            let (near, far) = UnixStream::pair().unwrap();
+            let start = Instant::now();
+            // The moment that the timer is set to, in ns from the start, and the calls that the flood had made when it found that moment passed.
+            let [calls, due_ns, calls_when_due] = [0, NEVER, 0].map(AtomicU64::new);
+            let now_ns = || start.elapsed().as_nanos() as u64;
+            scope(|s| {
+                let flood = s.spawn(|| {
+                    while !sinew::cancelled() && (&near).write_all(b"x").is_ok() && (&far).read_exact(&mut [0; 1]).is_ok() {
+                        let made = calls.fetch_add(2, Relaxed) + 2;
+                        if now_ns() >= due_ns.load(Relaxed) {
+                            due_ns.store(NEVER, Relaxed);
+                            calls_when_due.store(made, Relaxed);
+                        }
+                    }
+                });
+                for _ in 0..100 {
+                    let due = now_ns() + 1_000_000;
+                    due_ns.store(due, Relaxed);
+                    sinew::sleep_until(start + Duration::from_nanos(due));
+                    // If the flood has not found it passed, it has not run since.
+                    if due_ns.swap(NEVER, Relaxed) == NEVER {
+                        let used = calls.load(Relaxed) - calls_when_due.load(Relaxed);
+                        assert!(used <= BUDGET, "{io:?}: {used} calls between the moment and its timer");
+                    }
+
+                    let before = calls.load(Relaxed);
+                    s.spawn(|| ()).join().unwrap();
+                    let used = calls.load(Relaxed) - before;
+                    assert!(used <= BUDGET, "{io:?}: {used} calls before a ready fiber ran");
+                }
+                flood.cancel();
+            });
         });
     }
 }

@@ -7,8 +7,9 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use super::instance::{Instance, create};
 use super::readiness::{Direction, Readiness, Told};
 use super::source::{SOURCE_GAP_NS, SOURCE_TURNS, lost};
 use crate::base::list::List;
@@ -25,32 +26,18 @@ const ROAM: u64 = 1;
 /// The alarm of a group's instance.
 const ALARM: u64 = 2;
 
-static INSTANCES: AtomicU64 = AtomicU64::new(0);
-
 /// The kernel is older than 5.11, or its container is, and counts sleeps in milliseconds.
 static IN_MILLISECONDS: AtomicBool = AtomicBool::new(false);
 
 /// The epoll instance of one worker.
 pub(crate) struct Epoll {
-    fd: OwnedFd,
-    /// Which one it is, of all in this process there ever were: a descriptor's number may come again.
-    instance: u64,
+    instance: Instance,
     events: Vec<libc::epoll_event>,
     /// The time of the last look.
     polled_ns: u64,
     /// Whether the group's instance is among those it tells of, and is watched now.
     has_roam: bool,
     watches_roam: bool,
-}
-
-/// A new instance, and which one it is.
-pub(super) fn create() -> io::Result<(OwnedFd, u64)> {
-    // SAFETY: no memory of ours is involved.
-    match unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } {
-        -1 => Err(io::Error::last_os_error()),
-        // SAFETY: a new descriptor, which nobody else owns.
-        fd => Ok((unsafe { OwnedFd::from_raw_fd(fd) }, INSTANCES.fetch_add(1, Relaxed))),
-    }
 }
 
 /// Ends the waits for what an event tells of: appends the fibers to `woken`.
@@ -78,7 +65,7 @@ impl Edges {
     /// # Errors
     /// What the kernel says.
     pub(crate) fn of(fd: RawFd, bits: libc::c_short) -> io::Result<Self> {
-        let (epoll, _) = create()?;
+        let epoll = create()?;
         let mut event = libc::epoll_event { events: bits as u32 | libc::EPOLLET as u32, u64: 0 };
         // SAFETY: the event outlives the call.
         match unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } {
@@ -167,22 +154,22 @@ fn check(error: &io::Error) {
 
 impl Epoll {
     pub(crate) fn open(bell: &Bell) -> io::Result<Self> {
-        let (fd, instance) = create()?;
+        let instance = Instance::open()?;
         let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: BELL };
         // SAFETY: the event outlives the call.
-        if unsafe { libc::epoll_ctl(fd.as_raw_fd(), libc::EPOLL_CTL_ADD, bell.fd(), &mut event) } != 0 {
+        if unsafe { libc::epoll_ctl(instance.fd(), libc::EPOLL_CTL_ADD, bell.fd(), &mut event) } != 0 {
             return Err(io::Error::last_os_error());
         }
         let events = Vec::with_capacity(EVENTS);
-        Ok(Self { fd, instance, events, polled_ns: 0, has_roam: false, watches_roam: false })
+        Ok(Self { instance, events, polled_ns: 0, has_roam: false, watches_roam: false })
     }
 
     pub(crate) fn fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+        self.instance.fd()
     }
 
     pub(crate) fn instance(&self) -> u64 {
-        self.instance
+        self.instance.number()
     }
 
     pub(crate) fn has_found(&self) -> bool {
@@ -201,7 +188,7 @@ impl Epoll {
             match event.u64 {
                 BELL => {}
                 ROAM => self.watches_roam = false,
-                _ => tell(self.instance, event, woken),
+                _ => tell(self.instance.number(), event, woken),
             }
         }
         true
@@ -246,7 +233,7 @@ impl Epoll {
     }
 
     unsafe fn wait(&mut self, left: Option<u64>) -> libc::c_long {
-        let (fd, room, most) = (self.fd.as_raw_fd(), self.events.as_mut_ptr(), EVENTS as libc::c_int);
+        let (fd, room, most) = (self.fd(), self.events.as_mut_ptr(), EVENTS as libc::c_int);
         // SAFETY: the caller keeps `room`; the limit outlives the call.
         unsafe {
             if !IN_MILLISECONDS.load(Relaxed) && left != Some(0) {

@@ -17,18 +17,21 @@
 //!
 //! # Invariants
 //! I1. A `Readiness` is never freed: an event that was fetched before its descriptor was closed may still name it. To its next owner such an event is one try in vain. (So there is no need for a
-//!     version in the event, nor to take a descriptor out of the instances: closing it does, unless it was duplicated, and then what is left there is harmless.)
-//! I2. `edges` is changed under the lock, and so are the waiters' queues.
+//!     version in the event.)
+//! I2. A descriptor leaves all instances before its owner closes it or gives it away, if there may be a duplicate (`instance.rs`); if not, closing it is enough, and saves the system calls.
+//! I3. `edges` is changed under the lock, and so are the waiters' queues.
 //!
 //! # Memory order
 //! `edges` and the flags are looked at without the lock before a try (Acquire, meets the Release in `edge`): a stale look costs a try in vain, since the wait looks again under the lock.
 
 use std::io;
 use std::os::fd::RawFd;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicPtr, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
+use super::instance::forget;
 use crate::fiber::Claimed;
 use crate::fiber::waiters::{Waiter, Waiters};
 use crate::os::fork;
@@ -56,7 +59,7 @@ struct Side {
 }
 
 impl Side {
-    /// Under the lock (I2), so there is no need for an exchange.
+    /// Under the lock (I3), so there is no need for an exchange.
     #[inline]
     fn count_edge(&self) {
         // Release: meets the Acquire in `seen`.
@@ -77,6 +80,8 @@ pub(crate) struct Waiting {
 /// An instance that holds the descriptor, and the fibers that wait there. (Two that come first at once may both note a group's; the first entry is the one that is used.)
 struct Instance {
     number: u64,
+    /// The descriptor, as it holds it.
+    fd: RawFd,
     waiters: [Waiters; 2],
 }
 
@@ -103,8 +108,8 @@ impl Waiting {
         !self.instances.iter().any(|held| held.number == instance)
     }
 
-    fn note_registered(&mut self, number: u64) {
-        self.instances.push(Instance { number, waiters: [Waiters::new(), Waiters::new()] });
+    fn note_registered(&mut self, number: u64, fd: RawFd) {
+        self.instances.push(Instance { number, fd, waiters: [Waiters::new(), Waiters::new()] });
     }
 }
 
@@ -195,11 +200,16 @@ impl Readiness {
         }
     }
 
-    fn vacate(&self) {
+    /// Makes it fit for another descriptor.
+    fn vacate(&self, duplicates: Duplicates) {
         let mut waiting = self.waiting.lock();
         let nobody = |held: &Instance| held.waiters.iter().all(Waiters::is_empty);
         debug_assert!(waiting.instances.iter().all(nobody), "a descriptor was closed by its owner while somebody waits at it");
-        waiting.instances.clear();
+        for held in waiting.instances.drain(..) {
+            if duplicates == Duplicates::Possible {
+                forget(held.number, held.fd);
+            }
+        }
         for side in &self.sides {
             side.drained.store(0, Relaxed);
             side.crowded.store(0, Relaxed);
@@ -220,19 +230,42 @@ pub(crate) struct Told {
 /// Those without a descriptor (I1).
 static VACANT: Lock<Vec<&'static Readiness>> = Lock::new(Vec::new());
 
-/// A descriptor's readiness: none until one of its users has to wait at an epoll instance.
-pub(crate) struct Watch(AtomicPtr<Readiness>);
+/// Whether anybody else may have the file that a descriptor is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Duplicates {
+    No,
+    Possible,
+}
+
+/// A descriptor's readiness: none until one of its users has to wait at an epoll instance. Dropped before the descriptor is closed (I2).
+pub(crate) struct Watch {
+    readiness: AtomicPtr<Readiness>,
+    is_duplicated: AtomicBool,
+}
+
+// No code of users runs while any of it is being changed, so a panic of theirs leaves it whole. (Their sockets, pipes and children are then as std's.)
+impl UnwindSafe for Watch {}
+impl RefUnwindSafe for Watch {}
 
 impl Watch {
-    pub(crate) const fn new() -> Self {
-        Self(AtomicPtr::new(ptr::null_mut()))
+    pub(crate) const fn new(duplicates: Duplicates) -> Self {
+        let is_duplicated = AtomicBool::new(matches!(duplicates, Duplicates::Possible));
+        Self { readiness: AtomicPtr::new(ptr::null_mut()), is_duplicated }
+    }
+
+    /// There may be a duplicate from now on.
+    pub(crate) fn note_duplicate(&self) {
+        // Relaxed: whoever drops it comes after all who had it.
+        if !self.is_duplicated.load(Relaxed) {
+            self.is_duplicated.store(true, Relaxed);
+        }
     }
 
     /// What is known, if anything is.
     #[inline]
     pub(crate) fn get(&self) -> Option<&'static Readiness> {
         // Acquire: meets the AcqRel in `get_or_make`. SAFETY: never freed (I1).
-        unsafe { self.0.load(Acquire).as_ref() }
+        unsafe { self.readiness.load(Acquire).as_ref() }
     }
 
     pub(crate) fn get_or_make(&self) -> &'static Readiness {
@@ -242,7 +275,7 @@ impl Watch {
         let vacant = VACANT.lock().pop();
         let new = vacant.unwrap_or_else(|| Box::leak(Box::new(Readiness::new())));
         // AcqRel: meets the Acquire in `get`, and its own of another thread that was first.
-        match self.0.compare_exchange(ptr::null_mut(), ptr::from_ref(new).cast_mut(), AcqRel, Acquire) {
+        match self.readiness.compare_exchange(ptr::null_mut(), ptr::from_ref(new).cast_mut(), AcqRel, Acquire) {
             Ok(_) => new,
             Err(first) => {
                 VACANT.lock().push(new);
@@ -256,10 +289,10 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         // SAFETY: never freed (I1). In a forked child its lock, or that of the vacant ones, may be held for ever by a thread that is not there.
-        if let Some(readiness) = unsafe { self.0.get_mut().as_ref() }
+        if let Some(readiness) = unsafe { self.readiness.get_mut().as_ref() }
             && !fork::is_child()
         {
-            readiness.vacate();
+            readiness.vacate(if *self.is_duplicated.get_mut() { Duplicates::Possible } else { Duplicates::No });
             VACANT.lock().push(readiness);
         }
     }
@@ -284,6 +317,6 @@ pub(crate) fn register(readiness: &'static Readiness, fd: RawFd, epoll: RawFd, i
         Err(error) if error.raw_os_error() == Some(libc::EEXIST) => ask(libc::EPOLL_CTL_MOD)?,
         added => added?,
     }
-    readiness.lock().note_registered(instance);
+    readiness.lock().note_registered(instance, fd);
     Ok(())
 }

@@ -18,10 +18,11 @@
 //! I3. The alarm is set to the earliest deadline, or to an earlier moment: then it is in vain, and set anew.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
 use super::epoll;
+use super::instance::Instance;
 use crate::base::atomic::{AtomicU64, AtomicUsize, Relaxed, SeqCst, fence};
 use crate::base::list::List;
 use crate::base::wheel::{Entry, Wheel};
@@ -35,8 +36,7 @@ const EVENTS: usize = 64;
 
 /// The instance of one group, and who looks after it.
 pub(crate) struct Roam {
-    /// Opened at the first wait.
-    instance: OnceLock<Instance>,
+    open: OnceLock<Open>,
     /// Fibers that wait here, and that nobody has claimed for what has come or for their deadline.
     waits: AtomicUsize,
     /// How often somebody has looked.
@@ -46,19 +46,18 @@ pub(crate) struct Roam {
     watchers: AtomicUsize,
 }
 
-struct Instance {
-    epoll: OwnedFd,
-    /// Which one it is.
-    number: u64,
+/// What is opened at the first wait.
+struct Open {
+    instance: Instance,
     deadlines: Lock<Deadlines>,
 }
 
-impl Instance {
-    fn open() -> io::Result<Self> {
-        let (epoll, number) = epoll::create()?;
-        let alarm = epoll::Alarm::new(epoll.as_raw_fd())?;
+impl Open {
+    fn new() -> io::Result<Self> {
+        let instance = Instance::open()?;
+        let alarm = epoll::Alarm::new(instance.fd())?;
         let deadlines = Deadlines { wheel: Wheel::boxed(clock::now_ns()), alarm, alarm_ns: u64::MAX };
-        Ok(Self { epoll, number, deadlines: Lock::new(deadlines) })
+        Ok(Self { instance, deadlines: Lock::new(deadlines) })
     }
 }
 
@@ -102,7 +101,7 @@ impl Deadlines {
 impl Roam {
     pub(crate) fn new() -> Self {
         let zero = || AtomicUsize::new(0);
-        Self { instance: OnceLock::new(), waits: zero(), looks: AtomicU64::new(0), lookout: zero(), watchers: zero() }
+        Self { open: OnceLock::new(), waits: zero(), looks: AtomicU64::new(0), lookout: zero(), watchers: zero() }
     }
 
     /// The instance, and its number.
@@ -110,14 +109,14 @@ impl Roam {
     /// # Errors
     /// If it could not be opened.
     pub(crate) fn instance(&self) -> io::Result<(RawFd, u64)> {
-        let instance = match self.instance.get() {
+        let open = match self.open.get() {
             Some(open) => open,
             None => {
-                let new = Instance::open()?;
-                self.instance.get_or_init(|| new)
+                let new = Open::new()?;
+                self.open.get_or_init(|| new)
             }
         };
-        Ok((instance.epoll.as_raw_fd(), instance.number))
+        Ok((open.instance.fd(), open.instance.number()))
     }
 
     /// Ends, at `deadline_ns`, the wait of the fiber that `entry` was made for.
@@ -141,7 +140,7 @@ impl Roam {
     }
 
     fn deadlines(&self) -> &Lock<Deadlines> {
-        &self.instance.get().expect("a fiber waits at it").deadlines
+        &self.open.get().expect("a fiber waits at it").deadlines
     }
 
     /// Whether fibers wait here. A relaxed look.
@@ -163,9 +162,9 @@ impl Roam {
 
     /// Appends the fibers that something has come for, or whose deadline has, to `woken`; gives how often somebody has looked by now.
     pub(crate) fn look(&self, woken: &List<Control>) -> u64 {
-        let Some(Instance { epoll, number, deadlines }) = self.instance.get() else { return self.looks() };
+        let Some(Open { instance, deadlines }) = self.open.get() else { return self.looks() };
         let before = woken.len();
-        if epoll::look_once::<EVENTS>(epoll.as_raw_fd(), *number, woken) {
+        if epoll::look_once::<EVENTS>(instance.fd(), instance.number(), woken) {
             deadlines.lock().expire(woken);
         }
         self.waits.fetch_sub(woken.len() - before, Relaxed);

@@ -7,6 +7,7 @@ use std::fmt;
 use std::fs::{FileType, Metadata};
 use std::io;
 use std::os::unix::fs::DirEntryExt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::{Path, PathBuf};
 use std::vec;
 
@@ -56,6 +57,10 @@ pub struct ReadDir {
     /// None when all was fetched.
     rest: Option<std::fs::ReadDir>,
 }
+
+// As std's. What keeps the compiler from saying so are the errors in the batch, which nobody sees before they are given out.
+impl UnwindSafe for ReadDir {}
+impl RefUnwindSafe for ReadDir {}
 
 impl Iterator for ReadDir {
     type Item = io::Result<DirEntry>;

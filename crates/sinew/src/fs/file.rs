@@ -19,6 +19,9 @@ use crate::rt::pauses::Pauses;
 /// Has all that [`std::fs::File`] has, and what [`FileExt`] adds on Unix, also without that trait in scope. Several fibers may use one file at a time; as with std's, the cursor is one for all of
 /// them, and [`read_at`](Self::read_at) and [`write_at`](Self::write_at) need none.
 ///
+/// Reads of what is in memory are done on the worker; at the cursor only by a handle that was made by opening and of which there can be no other, since [`try_clone`](Self::try_clone) or its descriptor was never asked
+/// for. All others go to the blocking pool for that: 13 us for 1.
+///
 /// Each read or write is one call to the system: wrap it in a [`BufReader`](std::io::BufReader) or [`BufWriter`](std::io::BufWriter) for small ones.
 ///
 /// Dropped, it is closed, on the spot and without a word about errors: [`sync_all`](Self::sync_all) before tells of them.
@@ -124,7 +127,7 @@ impl File {
     /// # Errors
     /// The system's, when there are too many descriptors.
     pub fn try_clone(&self) -> io::Result<File> {
-        self.handle.file.try_clone().map(File::from)
+        self.handle.lend().try_clone().map(File::from)
     }
 
     /// Changes who may do what with the file.
@@ -417,13 +420,13 @@ impl From<File> for Stdio {
 
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.handle.file.as_fd()
+        self.handle.lend().as_fd()
     }
 }
 
 impl AsRawFd for File {
     fn as_raw_fd(&self) -> RawFd {
-        self.handle.file.as_raw_fd()
+        self.handle.lend().as_raw_fd()
     }
 }
 

@@ -3,7 +3,7 @@
 //! Reading and writing at an offset, and syncing go to the ring, where there is one; all else goes to the blocking pool, but for what can be had without waiting. What uses the cursor does not go
 //! to the ring: that reads and moves it in two steps, and two fibers would read the same bytes. Nor does opening: the ring first tries it with `O_NONBLOCK`, by which a FIFO is opened before its other
 //! end is, or not at all (ENXIO); and made to take a thread of its own for it (`IOSQE_ASYNC`), a few that wait so would use up those that other files need.
-//! A read of what lies in the page cache is tried first, on the worker (`preadv2` with `RWF_NOWAIT`). Of 4 KiB it
+//! A read of what lies in the page cache is tried first, on the worker (`preadv2` with `RWF_NOWAIT`); at the cursor only while no other handle can have it (`cursor.rs`). Of 4 KiB it
 //! takes 1.1 us of CPU there, 13 by the pool, 0.9 on a plain thread (the first of two runs on the loaded machine of ARCHITECTURE). A write is not tried: few file systems can tell beforehand that it would not wait.
 //!
 //! A trial may bring a part, where only that was in memory, and some kernels took a page that was not there for the end of the file. So a plain file is asked for its length, and what came short
@@ -40,15 +40,22 @@ pub(super) struct Handle {
 }
 
 impl Handle {
+    /// Takes a file that others may have too.
     pub(super) fn new(file: File) -> Self {
-        Self { file, cursor: Cursor::new() }
+        Self { file, cursor: Cursor::new_shared() }
+    }
+
+    /// The file, for one who may duplicate it.
+    pub(super) fn lend(&self) -> &File {
+        self.cursor.share();
+        &self.file
     }
 
     /// Opens the file at `path`.
     #[track_caller]
     pub(super) fn open(path: &Path, flags: c_int, mode: libc::mode_t) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
-        ask(|| open(&path, flags, mode)).map(Self::new)
+        ask(|| open(&path, flags, mode)).map(|file| Self { file, cursor: Cursor::new() })
     }
 
     fn fd(&self) -> Fd {
@@ -134,7 +141,7 @@ impl Handle {
         ask(|| self.file.metadata())
     }
 
-    /// Does `call`, which uses the cursor, in the pool, unless the cursor is free and `at_once` does it here.
+    /// Does `call`, which uses the cursor, in the pool, unless the cursor is this handle's alone, is free, and `at_once` does it here.
     #[track_caller]
     fn at_cursor<W: Send, T: Send>(
         &self,
@@ -152,7 +159,7 @@ impl Handle {
             return Some(read);
         }
         if read > 0 {
-            // A plain file. Its cursor is this worker's, so nobody has seen it move.
+            // A plain file. Its cursor is this worker's alone (`cursor.rs`), so nobody has seen it move.
             let step_back = -i64::try_from(read).expect("a trial is small");
             (&self.file).seek(SeekFrom::Current(step_back)).expect("a plain file's cursor can be moved to where it was");
         }

@@ -28,13 +28,12 @@ impl Read for Source {
     #[track_caller]
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let input = input();
-        poll(input, Interest::Readable)?;
-        let read = ask(|| {
+        let read = || {
             // SAFETY: the kernel writes into the buffer, as long as it is.
             usize::try_from(unsafe { libc::read(input.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) })
                 .map_err(|_| io::Error::last_os_error())
-        });
-        match read {
+        };
+        match poll(input, Interest::Readable).and_then(|()| ask(read)) {
             // As std: a process without input finds its end.
             Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(0),
             read => read,

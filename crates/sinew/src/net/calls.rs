@@ -290,6 +290,7 @@ pub(super) fn take<S: AsFd>(socket: S) -> io::Result<Descriptor<S>> {
         [(Direction::Read, socket.read_timeout()), (Direction::Write, socket.write_timeout())]
     };
     let descriptor = Descriptor::new(socket)?;
+    descriptor.note_duplicate();
     for (direction, timeout) in timeouts {
         // Of what is no socket there are none.
         descriptor.set_timeout(direction, timeout.unwrap_or(None))?;

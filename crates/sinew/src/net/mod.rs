@@ -124,13 +124,13 @@ macro_rules! socket {
 
         impl std::os::fd::AsFd for $socket {
             fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-                self.std().as_fd()
+                self.descriptor.lend()
             }
         }
 
         impl std::os::fd::AsRawFd for $socket {
             fn as_raw_fd(&self) -> std::os::fd::RawFd {
-                self.std().as_raw_fd()
+                self.descriptor.lend().as_raw_fd()
             }
         }
 

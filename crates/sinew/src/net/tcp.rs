@@ -56,7 +56,7 @@ impl TcpStream {
     /// # Errors
     /// The last address's; and as every cancel point.
     #[track_caller]
-    pub fn connect(addrs: impl ToSocketAddrs) -> io::Result<Self> {
+    pub fn connect<A: ToSocketAddrs>(addrs: A) -> io::Result<Self> {
         each(addrs, |addr| Self::connect_until(addr, u64::MAX))
     }
 
@@ -164,7 +164,7 @@ impl TcpListener {
     ///
     /// # Errors
     /// The last address's.
-    pub fn bind(addrs: impl ToSocketAddrs) -> io::Result<Self> {
+    pub fn bind<A: ToSocketAddrs>(addrs: A) -> io::Result<Self> {
         each(addrs, |addr| listen(addr, Share::Alone))
     }
 
@@ -181,7 +181,7 @@ impl TcpListener {
     /// assert_eq!(one.local_addr()?, two.local_addr()?);
     /// # std::io::Result::Ok(())
     /// ```
-    pub fn bind_reuse_port(addrs: impl ToSocketAddrs) -> io::Result<Self> {
+    pub fn bind_reuse_port<A: ToSocketAddrs>(addrs: A) -> io::Result<Self> {
         each(addrs, |addr| listen(addr, Share::Port))
     }
 

@@ -36,7 +36,7 @@ impl UdpSocket {
     ///
     /// # Errors
     /// The last address's.
-    pub fn bind(addrs: impl ToSocketAddrs) -> io::Result<Self> {
+    pub fn bind<A: ToSocketAddrs>(addrs: A) -> io::Result<Self> {
         each(addrs, |addr| Ok(Self::of(Descriptor::new(Std::bind(addr)?)?)))
     }
 
@@ -44,7 +44,7 @@ impl UdpSocket {
     ///
     /// # Errors
     /// The last address's.
-    pub fn connect(&self, addrs: impl ToSocketAddrs) -> io::Result<()> {
+    pub fn connect<A: ToSocketAddrs>(&self, addrs: A) -> io::Result<()> {
         each(addrs, |addr| self.std().connect(addr))
     }
 
@@ -82,7 +82,7 @@ impl UdpSocket {
 
     /// Sends one datagram to the first of the addresses.
     #[track_caller]
-    pub fn send_to(&self, buf: &[u8], addrs: impl ToSocketAddrs) -> io::Result<usize> {
+    pub fn send_to<A: ToSocketAddrs>(&self, buf: &[u8], addrs: A) -> io::Result<usize> {
         let Some(addr) = addrs.to_socket_addrs()?.next() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no addresses to send data to"));
         };

@@ -83,7 +83,7 @@ impl UnixStream {
     /// # Errors
     /// What the system says; and as every cancel point.
     #[track_caller]
-    pub fn connect(path: impl AsRef<Path>) -> io::Result<Self> {
+    pub fn connect<P: AsRef<Path>>(path: P) -> io::Result<Self> {
         Self::connect_at(&address_of(path.as_ref())?)
     }
 
@@ -153,7 +153,7 @@ impl UnixListener {
     ///
     /// # Errors
     /// What the system says.
-    pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
+    pub fn bind<P: AsRef<Path>>(path: P) -> io::Result<Self> {
         Ok(Self::of(Descriptor::new(std_unix::UnixListener::bind(path)?)?))
     }
 
@@ -237,7 +237,7 @@ impl UnixDatagram {
     ///
     /// # Errors
     /// What the system says, as for all that follow; those that wait also as every cancel point.
-    pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
+    pub fn bind<P: AsRef<Path>>(path: P) -> io::Result<Self> {
         Ok(Self::of(Descriptor::new(std_unix::UnixDatagram::bind(path)?)?))
     }
 
@@ -258,7 +258,7 @@ impl UnixDatagram {
     }
 
     /// Makes the socket at `path` the one to send to and receive from.
-    pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
+    pub fn connect<P: AsRef<Path>>(&self, path: P) -> io::Result<()> {
         self.std().connect(path)
     }
 
@@ -314,7 +314,7 @@ impl UnixDatagram {
 
     /// Sends one datagram to the socket at `path`.
     #[track_caller]
-    pub fn send_to(&self, buf: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
+    pub fn send_to<P: AsRef<Path>>(&self, buf: &[u8], path: P) -> io::Result<usize> {
         self.send_at(buf, &address_of(path.as_ref())?)
     }
 

@@ -27,7 +27,7 @@ use super::pauses::{Pauses, Shortage};
 use super::wait::{CancelPoint, Cut, Me, enter_cancel_point};
 use crate::event::epoll::Edges;
 pub(crate) use crate::event::readiness::Direction;
-use crate::event::readiness::{Readiness, Seen, Waiting, Watch, register};
+use crate::event::readiness::{Duplicates, Readiness, Seen, Waiting, Watch, register};
 use crate::event::source::{Source, is_shortage};
 use crate::event::uring::Completion;
 use crate::fiber::Control;
@@ -138,8 +138,9 @@ fn why(direction: Direction) -> At {
 
 /// A socket, pipe or other descriptor that fibers wait at. It is non-blocking in the kernel; whether it blocks its users is `nonblocking`.
 pub(crate) struct Descriptor<S> {
-    socket: S,
+    /// Above the socket, to be dropped before that is closed.
     watch: Watch,
+    socket: S,
     /// By direction; `0`: none.
     timeouts_ns: [AtomicU64; 2],
     /// Whether calls fail where they would wait.
@@ -161,8 +162,8 @@ impl<S: AsFd> Descriptor<S> {
     /// Takes one that is non-blocking already.
     pub(crate) fn of_nonblocking(socket: S) -> Self {
         Self {
+            watch: Watch::new(Duplicates::No),
             socket,
-            watch: Watch::new(),
             timeouts_ns: [AtomicU64::new(0), AtomicU64::new(0)],
             nonblocking: AtomicBool::new(false),
             drained: AtomicBool::new(false),
@@ -172,6 +173,8 @@ impl<S: AsFd> Descriptor<S> {
     /// One for `socket`, a duplicate of this one's, with the same time-outs.
     pub(crate) fn clone_as(&self, socket: S) -> Self {
         let clone = Self::of_nonblocking(socket);
+        clone.note_duplicate();
+        self.note_duplicate();
         for (to, from) in clone.timeouts_ns.iter().zip(&self.timeouts_ns) {
             to.store(from.load(Relaxed), Relaxed);
         }
@@ -181,11 +184,26 @@ impl<S: AsFd> Descriptor<S> {
 
     /// Gives it up, blocking unless its users asked for the contrary: as std would have it.
     pub(crate) fn into_inner(self) -> S {
-        if !self.nonblocking.load(Relaxed) {
+        let Self { watch, socket, nonblocking, .. } = self;
+        // No worker is to be told of it any more.
+        watch.note_duplicate();
+        drop(watch);
+        if !nonblocking.into_inner() {
             // It cannot fail on a valid descriptor.
-            let _ = set_nonblocking(self.socket.as_fd(), false);
+            let _ = set_nonblocking(socket.as_fd(), false);
         }
-        self.socket
+        socket
+    }
+
+    /// There may be another descriptor of the same socket from now on, and to close this one may not be the end of it.
+    pub(crate) fn note_duplicate(&self) {
+        self.watch.note_duplicate();
+    }
+
+    /// The descriptor, for one who may duplicate it.
+    pub(crate) fn lend(&self) -> BorrowedFd<'_> {
+        self.note_duplicate();
+        self.socket.as_fd()
     }
 
     pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
@@ -800,24 +818,18 @@ fn poll_as_fiber(fiber: &Caller<'_>, fd: BorrowedFd<'_>, direction: Direction) -
 /// By a duplicate: the number itself may be in this instance already.
 fn poll_by_epoll(fiber: &Caller<'_>, poller: &Poller, fd: BorrowedFd<'_>, direction: Direction) -> io::Result<()> {
     let own = fd.try_clone_to_owned()?;
-    let watch = Watch::new();
+    let watch = Watch::new(Duplicates::Possible);
     let readiness = watch.get_or_make();
     let mut seen = readiness.seen(direction);
     register(readiness, own.as_raw_fd(), poller.epoll, poller.instance)?;
-    let ended = loop {
+    loop {
         let waits = Waits { readiness, poller, direction, seen, why: why(direction) };
-        match wait_for_edge(fiber, &waits, u64::MAX) {
-            Err(error) => break Err(error),
-            Ok(_) => seen = readiness.seen(direction),
+        wait_for_edge(fiber, &waits, u64::MAX)?;
+        seen = readiness.seen(direction);
+        if poll_until(own.as_raw_fd(), direction, 0)? != 0 {
+            return Ok(());
         }
-        match poll_until(own.as_raw_fd(), direction, 0) {
-            Ok(0) => {}
-            ready => break ready.map(drop),
-        }
-    };
-    // SAFETY: takes the duplicate out of the instance; the original keeps the file open, so closing would not.
-    unsafe { libc::epoll_ctl(poller.epoll, libc::EPOLL_CTL_DEL, own.as_raw_fd(), std::ptr::null_mut()) };
-    ended
+    }
 }
 
 #[cfg(test)]

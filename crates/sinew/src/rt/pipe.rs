@@ -48,7 +48,10 @@ impl Pipe {
     pub(crate) fn new(end: OwnedFd) -> Self {
         let file = File::from(end);
         let _ = Descriptor::new(file.as_fd());
-        Self { descriptor: Descriptor::of_nonblocking(file) }
+        let descriptor = Descriptor::of_nonblocking(file);
+        // Where it comes from is not known. One of our own pays a system call for that when it is dropped; pipes are few.
+        descriptor.note_duplicate();
+        Self { descriptor }
     }
 
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
@@ -56,7 +59,7 @@ impl Pipe {
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.socket().as_fd()
+        self.descriptor.lend()
     }
 
     /// Gives it up, blocking, as others expect it.

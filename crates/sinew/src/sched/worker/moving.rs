@@ -135,7 +135,7 @@ impl Worker {
     }
 
     /// A worker of this group that has not come to the fiber that it woke last. Any of several: one that always has such a fiber, and runs them, is not to hide another.
-    fn stuck(&self) -> Option<Suspect> {
+    pub(super) fn stuck(&self) -> Option<Suspect> {
         let seats = self.group().seats();
         let mut others = self.victims(seats.len()).map(|victim| seats[victim]);
         others.find(|seat| !seat.next.load(Relaxed).is_null()).map(Suspect::of)

@@ -21,6 +21,32 @@ pub(crate) fn cpu() -> Option<usize> {
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
+/// The CPU time after which the kernel has another thread run that waits for this one's CPU. A third of the usual; less gained nothing.
+const SLICE_NS: u64 = 500_000;
+
+/// Asks the kernel for short turns where this thread shares a CPU with others; its share stays what it is. A worker that is woken is often put behind one that computes, on the same CPU, and waits there for the turn to end:
+/// `echo-hog` at 2,000 requests a second, p99 of the others 734 -> 186 us (medians of 7).
+///
+/// Where the kernel knows no such wish (before 6.12), or another policy than the usual one was chosen for the thread, nothing changes.
+pub(crate) fn take_short_turns() {
+    if let Some(mut attributes) = attributes().filter(|attributes| attributes.sched_policy == libc::SCHED_OTHER as u32) {
+        attributes.sched_runtime = SLICE_NS;
+        attributes.sched_flags &= libc::SCHED_FLAG_RESET_ON_FORK as u64;
+        // SAFETY: the kernel reads them, as long as they say that they are.
+        unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    }
+}
+
+/// How the kernel schedules this thread.
+fn attributes() -> Option<libc::sched_attr> {
+    // SAFETY: all zeroes is valid, and the kernel writes as much as there is room for.
+    unsafe {
+        let mut attributes: libc::sched_attr = std::mem::zeroed();
+        let status = libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size_of_val(&attributes), 0);
+        (status == 0).then_some(attributes)
+    }
+}
+
 /// Makes every start fail from now on, or no longer; for tests of exhaustion.
 pub(crate) fn fail(now: bool) {
     FAIL.store(now, Relaxed);
@@ -77,6 +103,21 @@ pub(crate) fn bind(cpus: &[usize]) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::cell::Cell;
+
+    /// Older kernels tell of no slice: it is 0 there.
+    #[test]
+    fn a_thread_may_ask_for_short_turns_and_keeps_all_else() {
+        let (before, after) = std::thread::spawn(|| {
+            let before = attributes().expect("any thread may ask that");
+            take_short_turns();
+            (before, attributes().expect("as above"))
+        })
+        .join()
+        .unwrap();
+        let rest = |of: &libc::sched_attr| (of.sched_policy, of.sched_nice, of.sched_priority, of.sched_flags);
+        assert_eq!(rest(&after), rest(&before));
+        assert_eq!(after.sched_runtime, if before.sched_runtime == 0 { 0 } else { SLICE_NS });
+    }
 
     #[test]
     fn the_mask_is_read_whatever_room_is_offered_first() {

@@ -7,11 +7,15 @@ use super::cpu_list::Show;
 
 static FAIL: AtomicBool = AtomicBool::new(false);
 
-/// Starts `body` on a thread of its own.
+/// Starts `body` on a thread of its own, which takes turns as usual, also if a worker starts it: what it starts, a child process say, is to do so too.
 pub(crate) fn start(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     if FAIL.load(Relaxed) {
         return Err(io::Error::from_raw_os_error(libc::EAGAIN));
     }
+    let body = || {
+        set_slice(0);
+        body();
+    };
     std::thread::Builder::new().name(name).spawn(body).map(drop)
 }
 
@@ -29,8 +33,13 @@ const SLICE_NS: u64 = 500_000;
 ///
 /// Where the kernel knows no such wish (before 6.12), or another policy than the usual one was chosen for the thread, nothing changes.
 pub(crate) fn take_short_turns() {
+    set_slice(SLICE_NS);
+}
+
+/// 0 is as usual. What it cannot set stays as it is.
+fn set_slice(slice_ns: u64) {
     if let Some(mut attributes) = attributes().filter(|attributes| attributes.sched_policy == libc::SCHED_OTHER as u32) {
-        attributes.sched_runtime = SLICE_NS;
+        attributes.sched_runtime = slice_ns;
         attributes.sched_flags &= libc::SCHED_FLAG_RESET_ON_FORK as u64;
         // SAFETY: the kernel reads them, as long as they say that they are.
         unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
@@ -106,17 +115,21 @@ mod tests {
 
     /// Older kernels tell of no slice: it is 0 there.
     #[test]
-    fn a_thread_may_ask_for_short_turns_and_keeps_all_else() {
-        let (before, after) = std::thread::spawn(|| {
-            let before = attributes().expect("any thread may ask that");
+    fn a_thread_that_takes_short_turns_keeps_all_else_and_hands_nothing_down() {
+        let (told, heard) = std::sync::mpsc::channel();
+        let tell = |told: &std::sync::mpsc::Sender<_>| told.send(attributes().expect("any thread may ask that")).unwrap();
+        let worker = std::thread::spawn(move || {
+            tell(&told);
             take_short_turns();
-            (before, attributes().expect("as above"))
-        })
-        .join()
-        .unwrap();
+            tell(&told);
+            start("started".into(), move || tell(&told)).unwrap();
+        });
+        worker.join().unwrap();
+        let [before, after, started] = std::array::from_fn(|_| heard.recv().unwrap());
         let rest = |of: &libc::sched_attr| (of.sched_policy, of.sched_nice, of.sched_priority, of.sched_flags);
-        assert_eq!(rest(&after), rest(&before));
+        assert_eq!((rest(&after), rest(&started)), (rest(&before), rest(&before)));
         assert_eq!(after.sched_runtime, if before.sched_runtime == 0 { 0 } else { SLICE_NS });
+        assert_eq!(started.sched_runtime, before.sched_runtime);
     }
 
     #[test]

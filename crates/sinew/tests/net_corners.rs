@@ -433,6 +433,34 @@ fn a_crowd_at_a_listener_takes_every_connection() {
     }
 }
 
+/// The kernel tells the first of those who accept of a connection, who is cancelled before he knows: he takes it, or another does.
+#[test]
+fn a_connection_is_not_lost_with_an_acceptor_that_is_cancelled() {
+    on_both(|| {
+        for round in 0..20 {
+            let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+            let addr = listener.local_addr().unwrap();
+            let taken = Arc::new(AtomicU64::new(0));
+            let acceptors = [(); 2].map(|()| {
+                let (listener, taken) = (listener.clone(), taken.clone());
+                let fiber = sinew::spawn(move || listener.accept().map(|_| taken.fetch_add(1, Relaxed)));
+                // So it is asked of the kernel before the next.
+                sinew::sleep(Duration::from_millis(1));
+                fiber
+            });
+            let _stream = std::net::TcpStream::connect(addr).unwrap();
+            acceptors[0].cancel();
+            let begun = Instant::now();
+            while taken.load(Relaxed) == 0 && begun.elapsed() < Duration::from_secs(5) {
+                sinew::sleep(Duration::from_millis(1));
+            }
+            acceptors[1].cancel();
+            acceptors.into_iter().for_each(|fiber| drop(fiber.join().unwrap()));
+            assert_eq!(taken.load(Relaxed), 1, "round {round}: the connection was left");
+        }
+    });
+}
+
 /// A thousand accept at one listener: a connection costs the switches of two of them.
 #[test]
 fn a_connection_does_not_wake_a_crowd() {

@@ -287,6 +287,10 @@ impl Call<std::net::TcpListener> for Accept {
         Some(opcode::Accept::new(fd, addr, length).flags(ACCEPT_FLAGS).build())
     }
 
+    fn is_told_alone(&self) -> bool {
+        true
+    }
+
     fn answer(&mut self, fd: usize) -> io::Result<Self::Output> {
         // SAFETY: a new descriptor, which nobody else owns.
         let stream = std::net::TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) });

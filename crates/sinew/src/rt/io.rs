@@ -55,6 +55,11 @@ pub(crate) trait Call<S> {
         None
     }
 
+    /// Whether the ring tells one alone of all who wait for the same thing. If that one gives up just then, nobody else is told.
+    fn is_told_alone(&self) -> bool {
+        false
+    }
+
     /// Whether the ring is asked before anything is tried.
     fn prefers_ring(&self) -> bool {
         false
@@ -452,7 +457,14 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
     let fd = Fd(descriptor.raw_fd());
     if let Some(entry) = call.entry(fd) {
         // SAFETY: what the entry points to is borrowed by `call`, which outlives this frame.
-        match unsafe { ask_ring(fiber, entry, call.why(), deadline_ns) } {
+        let answer = unsafe { hand_to_ring(fiber, entry, call.why(), deadline_ns) };
+        if answer.is_cut_short() && call.is_told_alone() {
+            // Perhaps it was told before it gave up, and what has come is nobody's but its own: an answer that brings something is returned, late or not.
+            if let Some(done @ Ok(_)) = attempt(descriptor, call) {
+                return done;
+            }
+        }
+        match answer.noted(fiber.point) {
             // The ring does not wait at such descriptors, or was interrupted, or the time-out is over.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {}
             Err(error) => return Err(error),
@@ -498,9 +510,43 @@ fn poll_at_ring(fiber: &Caller<'_>, fd: RawFd, direction: Direction, why: At, de
 /// # Safety
 /// What `entry` points to outlives the call, and is the kernel's until it returns.
 unsafe fn ask_ring(fiber: &Caller<'_>, entry: Entry, why: At, deadline_ns: u64) -> io::Result<usize> {
+    // SAFETY: the caller's promise.
+    unsafe { hand_to_ring(fiber, entry, why, deadline_ns) }.noted(fiber.point)
+}
+
+/// What a wait for the ring's answer came to.
+struct Answer {
+    result: io::Result<usize>,
+    /// How the wait ended.
+    ended: Result<Cause, Cut>,
+}
+
+impl Answer {
+    /// Whether the operation was not done because the wait was over first.
+    fn is_cut_short(&self) -> bool {
+        matches!(&self.result, Err(error) if is_undone(error)) && !matches!(self.ended, Ok(Cause::Woken))
+    }
+
+    /// As a result, which says what cut it short; that is told to the deadline around the caller, too.
+    fn noted(self, point: &CancelPoint<'_>) -> io::Result<usize> {
+        match self.ended {
+            Err(cut) if self.is_cut_short() => Err(point.note(cut).into()),
+            Ok(Cause::TimedOut) if self.is_cut_short() => Err(would_block()),
+            _ => self.result,
+        }
+    }
+}
+
+/// As [`ask_ring`], for one who may yet find that it was not cut short after all.
+///
+/// # Safety
+/// As [`ask_ring`].
+unsafe fn hand_to_ring(fiber: &Caller<'_>, entry: Entry, why: At, deadline_ns: u64) -> Answer {
     let Caller { point, worker, control } = fiber;
     let completion = Completion::new(control);
-    point.begin(Why::At(why), Ends::BY_CLAIM)?;
+    if let Err(cut) = point.begin(Why::At(why), Ends::BY_CLAIM) {
+        return Answer { result: Err(cut.into()), ended: Ok(Cause::Woken) };
+    }
     // SAFETY: the caller's promise, and the completion stays in this frame until it has a result; the wait has begun.
     with_ring(worker, |ring| unsafe { ring.submit(entry, &completion) });
     worker.begin_source_wait(control);
@@ -510,12 +556,7 @@ unsafe fn ask_ring(fiber: &Caller<'_>, entry: Entry, why: At, deadline_ns: u64) 
         give_up(worker, control, &completion, why);
     }
     worker.end_source_wait(control);
-    let result = completion.result().expect("its wait is over");
-    match (&result, ended) {
-        (Err(error), Err(cut)) if is_undone(error) => Err(point.note(cut).into()),
-        (Err(error), Ok(Cause::TimedOut)) if is_undone(error) => Err(would_block()),
-        _ => result,
-    }
+    Answer { result: completion.result().expect("its wait is over"), ended }
 }
 
 /// Whether the ring has not done an operation, because it was asked to give it up or for no reason of ours. What it had handed to a thread of the kernel is interrupted there.

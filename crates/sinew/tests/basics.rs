@@ -329,8 +329,9 @@ fn a_handle_can_be_awaited() {
     };
     assert_eq!(value, 11);
     // Polled, then joined; polled, then dropped.
-    let mut handle = sinew::spawn(|| sinew::sleep(Duration::from_millis(1)));
-    let _ = Pin::new(&mut handle).poll(&mut context);
+    let mut handle = sinew::spawn(sinew::park);
+    assert!(Pin::new(&mut handle).poll(&mut context).is_pending());
+    handle.fiber().unpark();
     handle.join().unwrap();
     let mut handle = sinew::spawn(sinew::park);
     assert!(Pin::new(&mut handle).poll(&mut context).is_pending());

@@ -406,6 +406,40 @@ fn a_shutdown_loses_no_task() {
     }
 }
 
+/// The fiber that is to execute has not begun when its runtime is shut down, and is dropped: another one executes, whether somebody waits for that, or could ask for it, or nobody can any more.
+#[test]
+fn what_a_shutdown_has_kept_from_being_executed_is_executed_elsewhere() {
+    for (joins, keeps_handle) in [(true, true), (false, true), (false, false)] {
+        let (queue, notes) = noting();
+        let begun = Arc::new(Event::new());
+        let runtime = Runtime::builder().workers(1).build().unwrap();
+        let pusher = {
+            let (queue, begun) = (queue.clone(), begun.clone());
+            runtime.spawn(move || {
+                queue.push(7).unwrap();
+                queue.stop();
+                drop(queue);
+                begun.set();
+                // The only worker is not free before the shutdown has begun.
+                while !sinew::cancelled() {
+                    std::hint::spin_loop();
+                }
+            })
+        };
+        begun.wait();
+        let handle = keeps_handle.then_some(queue);
+        let joiner = joins.then(|| {
+            let queue = handle.clone().unwrap();
+            std::thread::spawn(move || queue.join_timeout(Duration::from_secs(60)).expect("somebody executes").unwrap())
+        });
+        runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+        pusher.join().unwrap();
+        until(|| notes.lock().1 == 1);
+        assert_eq!(*notes.lock(), (vec![7], 1));
+        joiner.into_iter().for_each(|joiner| joiner.join().unwrap());
+    }
+}
+
 #[test]
 fn two_queues_push_to_each_other() {
     let rounds = rounds(50_000);

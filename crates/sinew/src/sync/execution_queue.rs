@@ -6,7 +6,8 @@
 //! # Invariants
 //! I1. `executing` is set by the one who starts a fiber (or executes himself), under the lock, and taken away by that fiber, under the lock, when nothing is left. While it is set, that fiber alone
 //!     uses the handler.
-//! I2. If there are tasks, or a stop that the handler was not told of, somebody executes, or a fiber that was to do so was dropped unrun by a shutdown: then the next push, stop or join sees to it.
+//! I2. If there are tasks, or a stop that the handler was not told of, somebody executes, or is about to: whose fiber was dropped unrun by a shutdown has another one started, by itself if it has not left `start`, else by a thread. (If
+//!     there is no thread to be had, the next push, stop or join sees to it, or the drop of the last handle.)
 //! I3. Tasks are dropped, and the handler is called and dropped, without the lock (law R2).
 
 use std::any::Any;
@@ -20,8 +21,8 @@ use std::time::Duration;
 use super::event::Event;
 use crate::fiber::Id;
 use crate::fiber::task::{discard, quietly};
-use crate::os::fork;
 use crate::os::lock::Lock;
+use crate::os::{fork, thread};
 use crate::rt::spawn::spawn_bare;
 use crate::rt::wait::{current, may_wait, yield_now};
 
@@ -39,7 +40,7 @@ const ROOM_KEPT: usize = 64;
 /// # Where it runs
 /// In the runtime and the group of whoever pushes, or stops, while nobody executes; from plain threads in the default runtime. So it may be another each time the queue was empty. It has no
 /// [inherited](crate::fiber_local) locals of those who push. When that runtime is shut down, the fiber is cancelled as all others are: [`cancelled`](crate::cancelled()) is true in the handler, and its cancel points fail; what was pushed is
-/// executed all the same. A fiber that had not begun by then is dropped, and the next push, stop or join, from wherever, begins anew.
+/// executed all the same. In the place of a fiber that had not begun by then another one begins, in the default runtime.
 ///
 /// # Panics of the handler
 /// Only the task in hand is gone with it, or the first one if it has taken none: so there is an end. The handler is called again with the others; [`join`](Self::join) gives the first panic.
@@ -92,6 +93,8 @@ impl<T> RefUnwindSafe for Shared<T> {}
 struct State<T> {
     lines: [Line<T>; 2],
     executing: bool,
+    /// Who has set `executing` is about to start a fiber, and looks after it.
+    starting: bool,
     stopped: bool,
     /// The task that the handler has in hand.
     in_hand: Option<Number>,
@@ -192,8 +195,15 @@ impl<T: Send + 'static> ExecutionQueue<T> {
     where
         F: FnMut(&mut Tasks<'_, T>) + Send + 'static,
     {
-        let state =
-            State { lines: [Line::new(), Line::new()], executing: false, stopped: false, in_hand: None, executor: None, panic: None };
+        let state = State {
+            lines: [Line::new(), Line::new()],
+            executing: false,
+            starting: false,
+            stopped: false,
+            in_hand: None,
+            executor: None,
+            panic: None,
+        };
         let shared = Shared { state: Lock::new(state), handler: UnsafeCell::new(Some(Box::new(handler))), ended: Event::new() };
         Self { handles: Arc::new(Handles { shared: Arc::new(shared) }) }
     }
@@ -310,21 +320,20 @@ impl<T: Send + 'static> ExecutionQueue<T> {
 impl<T: Send + 'static> Shared<T> {
     #[track_caller]
     fn stop(self: &Arc<Self>) {
-        let mut state = self.state.lock();
-        let first = !std::mem::replace(&mut state.stopped, true);
-        let idle = first && !std::mem::replace(&mut state.executing, true);
-        drop(state);
-        if idle {
-            self.start();
-        }
+        self.state.lock().stopped = true;
+        self.execute_if_forgotten();
     }
 
-    /// Sees to what a fiber that was dropped unrun has left (I2).
+    /// Whether there is something to execute, or to tell the handler.
+    fn is_due(&self, state: &State<T>) -> bool {
+        state.has_tasks() || (state.stopped && !self.ended.is_set())
+    }
+
+    /// Sees to it that somebody executes what is there (I2).
     #[track_caller]
     fn execute_if_forgotten(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        let due = state.has_tasks() || (state.stopped && !self.ended.is_set());
-        let start = due && !state.executing;
+        let start = self.is_due(&state) && !state.executing;
         state.executing |= start;
         drop(state);
         if start {
@@ -332,16 +341,24 @@ impl<T: Send + 'static> Shared<T> {
         }
     }
 
-    /// Starts a fiber that executes. By the one who has set `executing`.
+    /// Starts a fiber that executes, or executes itself if there is none to be had. By the one who has set `executing`.
     #[track_caller]
     fn start(self: &Arc<Self>) {
-        let executor = Executor { shared: Some(self.clone()) };
-        // If that fails, the executor comes back as one that was dropped unrun: see there.
-        if spawn_bare(move || executor.execute()).is_err() {
+        loop {
+            self.state.lock().starting = true;
+            let executor = Executor { shared: Some(self.clone()) };
+            let refused = spawn_bare(move || executor.execute()).is_err();
             let mut state = self.state.lock();
-            if !std::mem::replace(&mut state.executing, true) {
-                drop(state);
+            state.starting = false;
+            // The executor was dropped unrun, here or, meanwhile, by a shutdown.
+            let again = self.is_due(&state) && !state.executing;
+            state.executing |= again;
+            drop(state);
+            if again && refused {
                 Executor { shared: Some(self.clone()) }.execute();
+            }
+            if !again || refused {
+                return;
             }
         }
     }
@@ -360,7 +377,7 @@ impl<T: Send + 'static> Shared<T> {
         if state.has_tasks() {
             return Deed::Execute;
         }
-        if state.stopped && !self.ended.is_set() {
+        if self.is_due(&state) {
             return Deed::TellOfStop;
         }
         state.executing = false;
@@ -413,7 +430,7 @@ enum Deed {
     Leave,
 }
 
-/// The one who executes; dropped unrun, it leaves the work to others (I2).
+/// The one who executes; dropped unrun, it has another one started (I2).
 struct Executor<T: Send + 'static> {
     /// `None` once it runs.
     shared: Option<Arc<Shared<T>>>,
@@ -442,8 +459,14 @@ impl<T: Send + 'static> Executor<T> {
 
 impl<T: Send + 'static> Drop for Executor<T> {
     fn drop(&mut self) {
-        if let Some(shared) = &self.shared {
-            shared.state.lock().executing = false;
+        let Some(shared) = self.shared.take() else { return };
+        let mut state = shared.state.lock();
+        state.executing = false;
+        let forgotten = shared.is_due(&state) && !state.starting;
+        drop(state);
+        if forgotten && !fork::is_child() {
+            // Not here: it may be a worker's own stack, where nothing may wait.
+            let _ = thread::start("sinew-queue".into(), move || shared.execute_if_forgotten());
         }
     }
 }

@@ -51,6 +51,35 @@ fn an_idle_worker_is_enough() {
     assert_eq!(workers(&rt), [1], "one that slept was there for each");
 }
 
+/// The one worker runs a fiber that wakes another, which may move, and keeps the thread until that has run: one more worker comes.
+#[test]
+fn a_worker_comes_for_who_was_woken_by_one_that_computes() {
+    for queue in [Queue::Stealing, Queue::Shared] {
+        // SAFETY: nothing that these fibers use belongs to a thread.
+        let rt = unsafe { growing(1, 2).queue(queue).migrate_started_fibers() }.build().unwrap();
+        let idle = || poll_until("the worker to be idle", || rt.metrics().groups[0].sleeping == 1);
+        let ran = Arc::new(AtomicUsize::new(0));
+        idle();
+        let woken = rt.spawn({
+            let ran = ran.clone();
+            move || {
+                sinew::park();
+                ran.store(1, SeqCst);
+            }
+        });
+        poll_until("it to begin", || rt.metrics().groups[0].sleeping == 0 || rt.metrics().workers[0].switches > 0);
+        idle();
+        assert_eq!(workers(&rt), [1], "nobody was needed yet");
+        let fiber = woken.fiber().clone();
+        let computes = rt.spawn(move || {
+            fiber.unpark();
+            poll_until("the other to run", || ran.load(SeqCst) == 1);
+        });
+        join_all(vec![woken, computes]);
+        assert_eq!(workers(&rt), [2]);
+    }
+}
+
 /// All of `count` fibers block their threads until all are there.
 fn meet(count: usize) -> Vec<impl FnOnce() + Send + Clone + 'static> {
     let here = Arc::new(AtomicUsize::new(0));

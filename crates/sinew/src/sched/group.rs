@@ -658,6 +658,14 @@ impl Group {
         }
     }
 
+    /// Starts a worker, where one may be, if nobody is idle who would see that a fiber that was woken waits for one that computes.
+    #[inline]
+    pub(crate) fn hire_watcher(&self) {
+        if self.may_grow() && !self.idle.is_anybody() {
+            self.grow();
+        }
+    }
+
     /// The groups that a worker of this one was sent to, by bits.
     #[inline]
     pub(crate) fn take_errands(&self) -> u64 {

@@ -263,6 +263,8 @@ impl Worker {
         fence(SeqCst);
         if self.lacks_watcher() {
             self.group().call_one();
+        } else {
+            self.group().hire_watcher();
         }
     }
 

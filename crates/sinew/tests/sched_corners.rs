@@ -348,3 +348,21 @@ fn a_blocking_thread_is_not_bound_to_its_makers_cpu() {
         assert_eq!(rt.run(|| sinew::blocking(allowed)), all);
     });
 }
+
+/// Workers take short turns where they share a CPU, and threads that they start for work that blocks do not. (A kernel before 6.12 tells of no slice: 0.)
+#[test]
+fn workers_ask_for_short_slices_and_blocking_threads_do_not() {
+    fn slice_ns() -> u64 {
+        // SAFETY: all zeroes is valid, and the kernel writes as much as there is room for.
+        unsafe {
+            let mut attributes: libc::sched_attr = std::mem::zeroed();
+            let status = libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size_of_val(&attributes), 0);
+            assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
+            attributes.sched_runtime
+        }
+    }
+    let usual = slice_ns();
+    let runtime = Runtime::builder().workers(1).build().unwrap();
+    let [worker, pool] = runtime.run(|| [slice_ns(), sinew::blocking(slice_ns)]);
+    assert_eq!((worker, pool), (usual.min(500_000), usual));
+}

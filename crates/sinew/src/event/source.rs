@@ -24,7 +24,7 @@ use crate::os::bell::Bell;
 
 /// Turns of the worker's loop after which a worker that always has ready fibers polls epoll, which is a system call, though not all have run that were ready at the last time. Even, so that the loop's own order by turns holds. Arbitrary: some 500 switches, 10 us of yields.
 pub(crate) const SOURCE_TURNS: u32 = 16;
-/// And the time between two polls, whatever the turns: fibers that compute for long make long ones. Arbitrary: a hundred times what a poll costs.
+/// And, where all of those have run, the time between two polls, whatever the turns: fibers that compute for long make long ones. Arbitrary: a hundred times what a poll costs.
 pub(crate) const SOURCE_GAP_NS: u64 = 100_000;
 
 /// How a runtime's fibers do I/O.

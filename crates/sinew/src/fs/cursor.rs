@@ -55,6 +55,7 @@ impl Cursor {
         self.0.fetch_sub(1, Release);
         done
     }
+
     fn await_worker(&self) {
         // Acquire: meets the Release in `alone`.
         while self.0.load(Acquire) & ON_WORKER != 0 {

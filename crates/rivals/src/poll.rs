@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
-pub(crate) use libc::EPOLLIN;
+pub(crate) use libc::{EPOLLET, EPOLLIN};
 
 /// Events taken from the kernel at once.
 const EVENTS: usize = 1024;

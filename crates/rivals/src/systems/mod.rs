@@ -6,6 +6,7 @@ mod compio;
 mod corosensei;
 mod go;
 mod limit;
+mod limit_clock;
 mod limit_epoll;
 mod limit_spin;
 mod limit_uring;
@@ -238,6 +239,14 @@ pub(crate) const ALL: &[System] = &[
         about: "two threads on two CPUs, which never sleep, hand over a number in one word: the limit of `ping-pong-2/apart`",
         takes: |job| if job.deed == Deed::PingPongApart { Takes::Yes } else { Takes::No },
         perform: limit_spin::perform,
+        version: || Ok("in this crate".into()),
+        side: Side::Limit,
+    },
+    System {
+        name: "limit-clock",
+        about: "threads that only read the clock, and how long the system stopped one of them: what no wait for a lock can be sure to be below",
+        takes: |job| if matches!(job.deed, Deed::MutexWait | Deed::RwLockWait) { Takes::Yes } else { Takes::No },
+        perform: limit_clock::perform,
         version: || Ok("in this crate".into()),
         side: Side::Limit,
     },

@@ -485,7 +485,7 @@ pub(crate) fn may_wait() -> bool {
 ///
 /// On a plain thread it blocks the thread.
 ///
-/// In a fiber it is late by what its worker does at that moment. And a worker at which more than 64 fibers sleep, or wait with a time limit, gets up for them once in 165 us at most, so that it does for several at once: where their
+/// In a fiber it is late by what its worker does at that moment. And a worker at which more than 64 fibers sleep, or wait with a time limit, gets up for them once in 180 us at most, so that it does for several at once: where their
 /// moments are dense, each may be late by up to that, half of it on average. Where one must be met exactly beside so many, a plain thread can sleep.
 ///
 /// # Suspends

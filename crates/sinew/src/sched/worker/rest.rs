@@ -23,8 +23,8 @@ const MAIL_LOOKS: u32 = 24;
 /// How long it polls without a system call.
 const SPIN_ALONE_NS: u64 = 2_000;
 /// A worker with many deadlines gets up for them at most once in so long: where they are dense, several are due by then. 100,000 sleeps of up to a second on 2 workers: some
-/// 100,000 futex waits without, 12,000 with. Each costs 12 to 20 us of CPU time on a virtual machine, 8 to 12 with the next one set ahead (`os/alarm.rs`). Half of such sleeps are late by half a gap: 0.08 ms here.
-const ALARM_GAP_NS: u64 = 165_000;
+/// 100,000 futex waits without, 11,000 with. Each costs 12 to 20 us of CPU time on a virtual machine, 8 to 12 with the next one set ahead (`os/alarm.rs`). Half of such sleeps are late by half a gap: 0.09 ms.
+const ALARM_GAP_NS: u64 = 180_000;
 /// Deadlines up to which each is met exactly. Arbitrary: with so few, a fiber that sleeps again and again for less than the gap is the rule, and sleeps that happen to be dense are rare.
 const ALARM_FEW: usize = 64;
 /// Stacks that nobody has used for so long give their pages back.

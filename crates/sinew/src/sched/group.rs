@@ -57,6 +57,9 @@ pub(crate) struct Rest {
     pub(crate) at_source: bool,
 }
 
+/// In `Counters::busy`: it polls or sleeps. No clock of ours counts so far.
+const IDLE: u64 = 1 << 63;
+
 const FOR_GOOD: u32 = 1;
 const AT_SOURCE: u32 = 2;
 
@@ -120,8 +123,9 @@ pub(crate) struct Counters {
     /// Nanoseconds that it polled, and that it slept.
     pub(crate) spun_ns: plain::AtomicU64,
     pub(crate) slept_ns: plain::AtomicU64,
-    /// When it began to poll or to sleep; 0 while it does neither.
-    pub(crate) idle_since_ns: plain::AtomicU64,
+    /// How long it has done neither, in one word, so that no reader sees an idle time that is neither under way nor counted: with [`IDLE`] set, nanoseconds; without it, the moment at which it would have begun, had it
+    /// been busy ever since. See [`Counters::begin_idle`].
+    busy: plain::AtomicU64,
     /// When it came.
     pub(crate) born_ns: plain::AtomicU64,
 }
@@ -172,7 +176,7 @@ impl Counters {
             wake_cost: Histogram::new(),
             spun_ns: zero(),
             slept_ns: zero(),
-            idle_since_ns: zero(),
+            busy: zero(),
             born_ns: zero(),
         }
     }
@@ -180,23 +184,45 @@ impl Counters {
     fn reset(&self) {
         let Self { settled, ready, spawned, ended, switches, sleeps, steals, thefts, unwinding_waits, .. } = self;
         let Self { spinner_wakes, sleeper_wakes, unserved, overflowed, .. } = self;
-        let Self { spun_ns, slept_ns, idle_since_ns, born_ns, latency, start_latency, wake_cost, .. } = self;
+        let Self { spun_ns, slept_ns, busy, born_ns, latency, start_latency, wake_cost, .. } = self;
         [settled, ready].into_iter().for_each(|counter| counter.store(0, Relaxed));
         self.io.store(Io::Auto as u8, Relaxed);
-        let counts = [spawned, ended, switches, sleeps, steals, thefts, unwinding_waits, spun_ns, slept_ns, idle_since_ns, born_ns];
+        let counts = [spawned, ended, switches, sleeps, steals, thefts, unwinding_waits, spun_ns, slept_ns, busy, born_ns];
         let wakes = [spinner_wakes, sleeper_wakes, unserved, overflowed];
         counts.into_iter().chain(wakes).for_each(|counter| counter.store(0, Relaxed));
         [latency, start_latency, wake_cost].into_iter().for_each(Histogram::reset);
     }
 
+    /// The worker comes, and is busy.
+    pub(crate) fn begin(&self, now_ns: u64) {
+        self.busy.store(now_ns, Relaxed);
+        self.born_ns.store(now_ns, Relaxed);
+    }
+
+    /// It begins to poll or to sleep.
+    pub(crate) fn begin_idle(&self, now_ns: u64) {
+        let busy_ns = now_ns.saturating_sub(self.busy.load(Relaxed));
+        self.busy.store(busy_ns | IDLE, Relaxed);
+    }
+
+    /// It goes on.
+    pub(crate) fn end_idle(&self, now_ns: u64) {
+        let busy_ns = self.busy.load(Relaxed) & !IDLE;
+        self.busy.store(now_ns.saturating_sub(busy_ns), Relaxed);
+    }
+
+    /// It has polled for so long, too briefly to be said before.
+    pub(crate) fn count_idle(&self, idle_ns: u64) {
+        self.busy.store(self.busy.load(Relaxed) + idle_ns, Relaxed);
+    }
+
     /// The share of its life in which it neither polled nor slept, from 0 to 1.
     pub(crate) fn busy_share(&self, now_ns: u64) -> f64 {
-        let born_ns = self.born_ns.load(Relaxed);
-        let since_ns = self.idle_since_ns.load(Relaxed);
-        let under_way_ns = if since_ns == 0 { 0 } else { now_ns.saturating_sub(since_ns) };
-        let idle_ns = self.spun_ns.load(Relaxed) + self.slept_ns.load(Relaxed) + under_way_ns;
+        let (born_ns, busy) = (self.born_ns.load(Relaxed), self.busy.load(Relaxed));
         let life_ns = if born_ns == 0 { 0 } else { now_ns.saturating_sub(born_ns) };
-        if life_ns == 0 { 0.0 } else { life_ns.saturating_sub(idle_ns) as f64 / life_ns as f64 }
+        let busy_ns = if busy & IDLE == 0 { now_ns.saturating_sub(busy) } else { busy & !IDLE };
+        // It may have gone on since the caller read the clock.
+        if life_ns == 0 { 0.0 } else { busy_ns.min(life_ns) as f64 / life_ns as f64 }
     }
 }
 
@@ -925,5 +951,50 @@ pub(crate) fn steal_one<const N: usize>(deque: &Deque<Control, N>) -> *mut Contr
             Stolen::Empty => return std::ptr::null_mut(),
             Stolen::Retry => std::hint::spin_loop(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Claim: who looks while a worker gets up sees its sleep, once. By one that slept for a second and then gets up and lies down for a nanosecond each, and one that looks all the while.
+    #[test]
+    fn an_idle_worker_reads_as_idle_at_every_moment() {
+        const SLEEP_NS: u64 = 1_000_000_000;
+        const TURNS: u64 = 1_000_000;
+        let counters = Counters::new();
+        assert_eq!(counters.busy_share(SLEEP_NS).to_bits(), 0.0f64.to_bits(), "it has not come yet");
+        counters.begin(1);
+        counters.begin_idle(1);
+        std::thread::scope(|s| {
+            let turns = s.spawn(|| {
+                for turn in 0..TURNS {
+                    let now_ns = SLEEP_NS + 2 * turn;
+                    counters.end_idle(now_ns);
+                    counters.begin_idle(now_ns + 1);
+                }
+            });
+            while !turns.is_finished() {
+                let share = counters.busy_share(SLEEP_NS);
+                assert!(share <= 2.0 * TURNS as f64 / SLEEP_NS as f64, "{share} of its life");
+            }
+        });
+        assert_eq!(counters.busy.load(Relaxed), TURNS | IDLE);
+    }
+
+    #[test]
+    fn what_is_neither_polled_nor_slept_is_busy() {
+        let counters = Counters::new();
+        counters.begin(1_000);
+        counters.begin_idle(1_100);
+        assert_eq!(counters.busy_share(2_000), 0.1);
+        counters.end_idle(2_000);
+        assert_eq!(counters.busy_share(2_000), 0.1);
+        assert_eq!(counters.busy_share(3_000), 0.55);
+        counters.count_idle(1_000);
+        assert_eq!(counters.busy_share(3_000), 0.05);
+        counters.reset();
+        assert_eq!(counters.busy_share(3_000), 0.0);
     }
 }

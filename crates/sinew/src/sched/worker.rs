@@ -342,7 +342,7 @@ impl Worker {
     /// Runs fibers until the group stops and all of this worker's have ended.
     pub(crate) fn run(&self) {
         HERE.with(|here| here.set(self));
-        self.seat.counters.born_ns.store(clock::now_ns(), Relaxed);
+        self.seat.counters.begin(clock::now_ns());
         loop {
             if fork::is_child() {
                 end_of_child();

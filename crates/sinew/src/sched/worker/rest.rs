@@ -84,6 +84,7 @@ impl Worker {
         });
         self.mail_pays.set(came);
         add(&self.seat.counters.spun_ns, now_ns - begun_ns);
+        self.seat.counters.count_idle(now_ns - begun_ns);
         came
     }
 
@@ -119,7 +120,7 @@ impl Worker {
         let wake_ns = unsafe { (*self.timers.get()).next_ns() };
         let begun_ns = clock::now_ns();
         let end_ns = begun_ns.saturating_add(self.spin_limit_ns());
-        self.seat.counters.idle_since_ns.store(begun_ns, Relaxed);
+        self.seat.counters.begin_idle(begun_ns);
         let (mut now_ns, mut look_ns) = (begun_ns, begun_ns + SOURCE_GAP_NS);
         let found = loop {
             if self.has_work() || self.source_calls() {
@@ -145,7 +146,7 @@ impl Worker {
                 std::thread::yield_now();
             }
         };
-        self.seat.counters.idle_since_ns.store(0, Relaxed);
+        self.seat.counters.end_idle(now_ns);
         add(&self.seat.counters.spun_ns, now_ns - begun_ns);
         found
     }
@@ -175,7 +176,7 @@ impl Worker {
             if watch.is_some() {
                 self.group().watchers.fetch_add(1, Relaxed);
             }
-            self.seat.counters.idle_since_ns.store(begun_ns, Relaxed);
+            self.seat.counters.begin_idle(begun_ns);
             if alarm_ns > wake_ns {
                 self.set_ahead(alarm_ns + ALARM_GAP_NS);
             }
@@ -190,7 +191,7 @@ impl Worker {
             if watch.is_some() {
                 self.group().watchers.fetch_sub(1, Relaxed);
             }
-            self.seat.counters.idle_since_ns.store(0, Relaxed);
+            self.seat.counters.end_idle(now_ns);
             add(&self.seat.counters.slept_ns, now_ns - begun_ns);
             self.learn_from_sleep(begun_ns, now_ns);
             if now_ns >= wake_ns {
@@ -220,13 +221,14 @@ impl Worker {
         self.seat().slot.lie_down();
         if !self.seat().has_mail() {
             let begun_ns = clock::now_ns();
-            self.seat.counters.idle_since_ns.store(begun_ns, Relaxed);
+            self.seat.counters.begin_idle(begun_ns);
             match at_source {
                 true => self.sleep_at_source(until_ns),
                 false => futex::wait(self.seat().slot.word(), ASLEEP, until_ns),
             }
-            self.seat.counters.idle_since_ns.store(0, Relaxed);
-            add(&self.seat.counters.slept_ns, clock::now_ns() - begun_ns);
+            let now_ns = clock::now_ns();
+            self.seat.counters.end_idle(now_ns);
+            add(&self.seat.counters.slept_ns, now_ns - begun_ns);
         }
         self.seat().slot.get_up();
     }

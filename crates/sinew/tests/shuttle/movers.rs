@@ -296,7 +296,7 @@ fn what_was_queued_quietly_runs_after_a_flush() {
 #[test]
 fn a_mover_woken_at_a_heavy_worker_runs() {
     explore(|| {
-        // One that polls would take it over in its last pass.
+        // One that polls would take it over in the end.
         with_groups(vec![Settings { spin: Spin::Never, policy: Policy::Balance, ..plain(2) }], |groups| {
             let root = begin(groups, || {
                 let go_on = Arc::new(AtomicUsize::new(0));

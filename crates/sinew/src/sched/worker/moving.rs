@@ -14,7 +14,7 @@ use crate::sched::settings::Queue;
 /// Fibers woken last that run first, in a row. Arbitrary: a pair that talks stays together, and others wait for a few microseconds at most.
 const NEXT_RUNS: u32 = 32;
 /// How long the fiber that was woken last may wait for a worker that runs another before an idle one takes it. Arbitrary: so seldom that a pair that talks all day costs its watcher nothing to speak of.
-const WATCH_NS: u64 = 1_000_000;
+pub(super) const WATCH_NS: u64 = 1_000_000;
 
 impl Worker {
     /// The fiber that was woken last on this worker and may move: its data is warm here. After some of them in a row the next one queues up like all others.

@@ -59,8 +59,9 @@ impl Worker {
             return;
         }
         if may_spin {
-            let watch = self.keep_watch();
-            if self.spin() || watch.is_some_and(|watch| self.take_stuck(watch.suspect)) {
+            // Over the poll, and over the sleep after it: the end of a short poll is not that of the watch.
+            self.keep_watch();
+            if self.spin() || self.end_watch() {
                 return;
             }
         }

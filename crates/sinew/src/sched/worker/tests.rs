@@ -3,7 +3,9 @@
 //! They stand apart because shuttle's models include the other files. Its atomics work in a model only: there each of these is empty.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use super::moving::WATCH_NS;
 use super::search::{STEAL_MAX, STRIDES};
 use super::*;
 use crate::base::atomic::AS_IN_MEMORY;
@@ -13,7 +15,7 @@ use crate::fiber::stack::{Class, DEFAULT_BYTES};
 use crate::sched::group::{CHILDREN_MAX, steal_one};
 use crate::sched::groups::{Binding, Hooks};
 use crate::sched::pool::Pool;
-use crate::sched::settings::Settings;
+use crate::sched::settings::{Settings, Spin};
 
 fn of_size(workers: usize) -> Settings {
     Settings::plain(workers, Class::for_bytes(DEFAULT_BYTES).expect("the default"))
@@ -171,6 +173,27 @@ fn the_fiber_woken_last_is_left_to_its_worker_until_the_last_pass() {
     assert!(thief.take_stuck(stuck));
     assert_eq!((steal_one(&thief.seat.moving), victim.next.load(Relaxed)), (woken_last, ptr::null_mut()));
     assert!(thief.stuck().is_none());
+}
+
+/// Claim: an idle worker leaves what another woke last to that one for the time of a watch, however short its own polls are, and takes it then.
+#[test]
+fn a_short_poll_does_not_end_a_watch() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    let groups = groups(vec![Settings { spin: Spin::Fixed(Duration::from_micros(1)), ..of_size(2) }]);
+    let (thief, victim) = (worker(&groups, 0), groups.all[0].seat(1));
+    let [woken_last] = fibers();
+    groups.mover_comes();
+    let begun_ns = clock::now_ns();
+    victim.next.store(woken_last, Relaxed);
+    while !victim.next.load(Relaxed).is_null() {
+        // It polls, then sleeps until the watch is over.
+        thief.rest();
+    }
+    let waited_ns = clock::now_ns() - begun_ns;
+    assert!(waited_ns >= WATCH_NS, "taken after {waited_ns} ns");
+    assert_eq!(steal_one(&thief.seat.moving), woken_last);
 }
 
 /// Claim: a busy worker, too, takes from one that is held what that woke last only when nothing else is there.

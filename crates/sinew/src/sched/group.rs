@@ -409,8 +409,11 @@ pub(crate) struct Group {
     quiet: AtomicUsize,
     /// Groups, by bits, that have more than they can do: an idle worker of this group is to steal there.
     errands: AtomicU64,
-    /// Workers that sleep for a while only, to look after what was woken last on others (`Worker::call_watcher`).
+    /// Groups, by bits, whose idle workers steal here.
+    pub(crate) thieves: u64,
+    /// Its workers that sleep for a while only, to look after what was woken last on others, of this group or of those that it steals from (`Worker::call_watcher`); and workers of other groups that do so for one of this.
     pub(crate) watchers: AtomicUsize,
+    pub(crate) watchers_abroad: AtomicUsize,
     /// Thefts from each group of the runtime: tried and won.
     pub(crate) thefts: Box<[(AtomicU64, AtomicU64)]>,
     queue: Lock<Line>,
@@ -430,7 +433,7 @@ pub(crate) struct Group {
 
 impl Group {
     /// An error if there is no memory for the reserve stacks.
-    pub(crate) fn new(index: usize, settings: Settings, groups: Weak<Groups>) -> io::Result<Self> {
+    pub(crate) fn new(index: usize, settings: Settings, thieves: u64, groups: Weak<Groups>) -> io::Result<Self> {
         let reserve = Reserve::new(settings.workers + RESERVE_MORE)?;
         let zero = || AtomicU64::new(0);
         let groups_known = settings.victims.iter().map(|&(victim, _)| victim + 1).max().unwrap_or(0);
@@ -449,7 +452,9 @@ impl Group {
             turn: AtomicUsize::new(0),
             quiet: AtomicUsize::new(0),
             errands: zero(),
+            thieves,
             watchers: AtomicUsize::new(0),
+            watchers_abroad: AtomicUsize::new(0),
             thefts: (0..groups_known).map(|_| (zero(), zero())).collect(),
             queue: Lock::new(Line { list: List::new(), pinned: List::new(), pinned_next: false, live_workers: 0, closed: false }),
             queued: AtomicUsize::new(0),
@@ -632,7 +637,7 @@ impl Group {
 
     #[inline]
     fn call_for_help(&self) -> bool {
-        (self.may_grow() && self.grow()) || (!self.settings.victims.is_empty() && self.call_thief())
+        (self.may_grow() && self.grow()) || (self.thieves != 0 && self.call_thief())
     }
 
     /// Calls an idle worker of another group that steals here; if there is none, each of these groups knows where to go when one becomes idle. It takes one fiber, and calls the next thief if
@@ -642,10 +647,7 @@ impl Group {
         if !self.has_loot() {
             return false;
         }
-        let send = |groups: &Groups| {
-            let steals_here = |group: &&Group| group.settings.victims.iter().any(|&(victim, _)| victim == self.index);
-            groups.all.iter().filter(steals_here).any(|thieves| thieves.go_to(self.index))
-        };
+        let send = |groups: &Groups| groups.thieves_of(self).any(|thieves| thieves.go_to(self.index));
         // A worker of this runtime holds it. Others count themselves in and out, by a word that all groups share: where all are busy each spawn would.
         match here().map(Worker::groups).filter(|groups| groups.all.get(self.index).is_some_and(|group| std::ptr::eq(group, self))) {
             Some(groups) => send(groups),
@@ -684,12 +686,49 @@ impl Group {
         }
     }
 
-    /// Starts a worker, where one may be, if nobody is idle who would see that a fiber that was woken waits for one that computes.
+    /// Has somebody look, in a while, whether a fiber that was woken last at a worker of this group has been run, unless somebody will anyway: one of this group that sleeps; if none is idle, a new one, or one
+    /// of a group that steals here. After a fence: see `Worker::call_watcher`.
     #[inline]
-    pub(crate) fn hire_watcher(&self) {
-        if self.may_grow() && !self.idle.is_anybody() {
-            self.grow();
+    pub(crate) fn call_watcher(&self, groups: &Groups) {
+        if !self.lacks_watcher() {
+            return;
         }
+        if self.idle.sleeping().is_empty() {
+            self.call_watcher_abroad(groups);
+        } else {
+            self.call_one();
+        }
+    }
+
+    /// Whether nobody of this group will look by himself, and there is perhaps somebody who can be called.
+    #[inline]
+    pub(crate) fn lacks_watcher(&self) -> bool {
+        !self.will_look() && (!self.idle.sleeping().is_empty() || self.may_grow() || self.thieves != 0)
+    }
+
+    /// As `call_watcher`, where nobody is idle.
+    #[inline(never)]
+    fn call_watcher_abroad(&self, groups: &Groups) {
+        if self.is_watched_abroad() || (self.may_grow() && self.grow()) {
+            return;
+        }
+        let comes = |thieves: &Group| thieves.will_look() || (!thieves.idle.sleeping().is_empty() && thieves.call_one());
+        let _ = groups.thieves_of(self).any(comes);
+    }
+
+    /// Whether a worker of this group will look by itself for fibers that others do not come to: it does so in its sleep, when it has polled, or when it is there.
+    fn will_look(&self) -> bool {
+        self.is_watched() || !self.idle.spinning().is_empty() || self.idle.is_somebody_coming()
+    }
+
+    /// Whether a worker of this group sleeps for a while only, and looks then.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watchers.load(Relaxed) != 0
+    }
+
+    /// Whether one of another group does so for one of this.
+    pub(crate) fn is_watched_abroad(&self) -> bool {
+        self.watchers_abroad.load(Relaxed) != 0
     }
 
     /// The groups that a worker of this one was sent to, by bits.

@@ -92,7 +92,12 @@ impl Groups {
         let mut refusal = None;
         let groups = Arc::new_cyclic(|weak: &Weak<Groups>| {
             let foreground = each.iter().filter(|settings| !settings.background).count();
-            let all = each.into_iter().enumerate().map(|(index, settings)| Group::new(index, settings, weak.clone())).collect();
+            let mut thieves = vec![0; each.len()];
+            for (thief, settings) in each.iter().enumerate() {
+                settings.victims.iter().for_each(|&(victim, _)| thieves[victim] |= 1 << thief);
+            }
+            let each = each.into_iter().zip(thieves).enumerate();
+            let all = each.map(|(index, (settings, thieves))| Group::new(index, settings, thieves, weak.clone())).collect();
             Self {
                 all: Result::unwrap_or_else(all, |error| {
                     refusal = Some(error);
@@ -171,6 +176,11 @@ impl Groups {
                 foreground.iter().filter(near).nth(first.next_turn() % count).expect("so many were counted")
             }
         }
+    }
+
+    /// The groups whose workers steal from this one.
+    pub(crate) fn thieves_of(&self, group: &Group) -> impl Iterator<Item = &Group> {
+        self.all.iter().filter(move |thieves| group.thieves & 1 << thieves.index != 0)
     }
 
     /// Starts the thread of a worker, which is to [leave](Self::thread_left).

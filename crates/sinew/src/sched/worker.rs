@@ -36,6 +36,7 @@ use self::moving::{Suspect, Watch, find_place};
 use self::rest::WAKE_COST_NS;
 use crate::base::atomic::{Relaxed, SeqCst, fence, thread_local};
 use crate::base::list::List;
+use crate::base::mask::WORKERS_MAX;
 use crate::base::prefetch::prefetch;
 use crate::base::wheel::Entry;
 use crate::event::source::{SOURCE_GAP_NS, SOURCE_TURNS, Source};
@@ -247,6 +248,8 @@ pub(crate) struct Worker {
     suspect_next: Cell<usize>,
     /// The fiber in another's slot that it looks after while it is idle.
     watched: Cell<Option<Watch>>,
+    /// Whom to look after next, by its place among all workers.
+    watch_next: Cell<usize>,
     /// Where its next search for a victim begins.
     dice: Cell<u32>,
     groups: Arc<Groups>,
@@ -259,6 +262,7 @@ pub(crate) struct Worker {
 impl Worker {
     /// The worker of seat `index` of a group.
     pub(crate) fn new(groups: Arc<Groups>, group: usize, index: usize) -> Self {
+        let place = group * WORKERS_MAX + index;
         let group = ptr::from_ref(&groups.all[group]);
         Self {
             current: Cell::new(ptr::null()),
@@ -308,6 +312,7 @@ impl Worker {
             suspect: Cell::new(None),
             suspect_next: Cell::new(index + 1),
             watched: Cell::new(None),
+            watch_next: Cell::new(place + 1),
             dice: Cell::new(index as u32),
             // SAFETY: it was taken from these groups.
             seat: unsafe { &*group }.seat(index),

@@ -6,15 +6,19 @@ use std::ptr;
 
 use super::{Worker, here, passed};
 use crate::base::atomic::{AcqRel, Acquire, Relaxed, SeqCst, fence};
+use crate::base::mask::WORKERS_MAX;
 use crate::fiber::Control;
 use crate::os::clock;
-use crate::sched::group::{Seat, add, steal_one};
+use crate::sched::group::{Group, Seat, add, steal_one};
+use crate::sched::groups::GROUPS_MAX;
 use crate::sched::settings::Queue;
 
 /// Fibers woken last that run first, in a row. Arbitrary: a pair that talks stays together, and others wait for a few microseconds at most.
 const NEXT_RUNS: u32 = 32;
 /// How long the fiber that was woken last may wait for a worker that runs another before an idle one takes it. Arbitrary: so seldom that a pair that talks all day costs its watcher nothing to speak of.
 pub(super) const WATCH_NS: u64 = 1_000_000;
+/// Workers of a runtime, at most.
+const PLACES: usize = GROUPS_MAX * WORKERS_MAX;
 
 impl Worker {
     /// The fiber that was woken last on this worker and may move: its data is warm here. After some of them in a row the next one queues up like all others.
@@ -66,7 +70,7 @@ impl Worker {
     /// Queues a ready fiber that may move at this worker, and wakes another one for it if this one has others to run.
     ///
     /// # Safety
-    /// The fiber is the caller's, has left its stack, and is of this group.
+    /// The fiber is the caller's, has left its stack, and is of this group, or may leave its own.
     unsafe fn push_moving(&self, control: *const Control) {
         let has_others = self.seat.moving.len() != 0 || self.runs_another_first();
         // SAFETY: the caller's promise.
@@ -134,11 +138,26 @@ impl Worker {
         })
     }
 
-    /// A worker of this group that has not come to the fiber that it woke last. Any of several: one that always has such a fiber, and runs them, is not to hide another.
+    /// A worker that has not come to the fiber that it woke last, and that nobody else watches. Of several by turns: one that always has such a fiber, and runs them, is not to hide another.
     pub(super) fn stuck(&self) -> Option<Suspect> {
-        let seats = self.group().seats();
-        let mut others = self.victims(seats.len()).map(|victim| seats[victim]);
-        others.find(|seat| !seat.next.load(Relaxed).is_null()).map(Suspect::of)
+        let waiting = self.unwatched().flat_map(|group| self.waiting_at(group));
+        let (place, seat) = waiting.min_by_key(|(place, _)| place.wrapping_sub(self.watch_next.get()) % PLACES)?;
+        self.watch_next.set(place + 1);
+        Some(Suspect::of(place, seat))
+    }
+
+    /// The groups that this worker looks after while it is idle: its own, and, of those that it steals from, the ones in which nobody is idle; unless somebody watches them already.
+    fn unwatched(&self) -> impl Iterator<Item = &Group> {
+        let own = Some(self.group()).filter(|group| !group.is_watched());
+        let abroad = self.group().settings.victims.iter().map(|&(victim, _)| &self.groups.all[victim]);
+        own.into_iter().chain(abroad.filter(|group| !group.idle.is_anybody() && !group.is_watched_abroad()))
+    }
+
+    /// The other workers of a group that have not come to the fibers that they woke last.
+    fn waiting_at<'a>(&self, group: &'a Group) -> impl Iterator<Item = (usize, &'static Seat)> + use<'a> {
+        let (me, first) = (self.seat, group.index * WORKERS_MAX);
+        let seats = group.seats().iter().enumerate().map(move |(index, &seat)| (first + index, seat));
+        seats.filter(move |(_, seat)| !ptr::eq(*seat, me) && !seat.next.load(Relaxed).is_null())
     }
 
     /// Takes the fiber that a worker woke last, if that is still held: the last that a thief takes.
@@ -146,15 +165,47 @@ impl Worker {
         if !suspect.is_held() {
             return false;
         }
-        add(&self.seat.counters.thefts, 1);
         let control = suspect.take_next();
+        self.count_theft(suspect, !control.is_null());
         if control.is_null() {
             return false;
         }
-        add(&self.seat.counters.steals, 1);
-        // SAFETY: F1 - taken out, so it is ours.
+        // SAFETY: F1 - taken out, so it is ours. One that is pinned to its group is never in that place (`take_in`).
         unsafe { self.put_moving(control) };
         true
+    }
+
+    fn count_theft(&self, suspect: Suspect, won: bool) {
+        if suspect.group() == self.group().index {
+            add(&self.seat.counters.thefts, 1);
+            add(&self.seat.counters.steals, u64::from(won));
+        } else {
+            let (tried, got) = &self.group().thefts[suspect.group()];
+            tried.fetch_add(1, Relaxed);
+            got.fetch_add(u64::from(won), Relaxed);
+        }
+    }
+
+    /// This worker sleeps for a while only, and looks then whether its watch has come to its end: nobody else needs to.
+    pub(super) fn begin_watch(&self, watch: Watch) {
+        self.group().watchers.fetch_add(1, Relaxed);
+        if let Some(group) = self.abroad(watch) {
+            group.watchers_abroad.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// It has got up. It lies down again, with a look, or it [passes the watch on](Self::pass_watch_on), before anything that may take long.
+    pub(super) fn leave_watch(&self, watch: Watch) {
+        self.group().watchers.fetch_sub(1, Relaxed);
+        if let Some(group) = self.abroad(watch) {
+            group.watchers_abroad.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// The group of the worker that is watched, if it is another than this one's.
+    fn abroad(&self, watch: Watch) -> Option<&Group> {
+        let group = watch.suspect.group();
+        (group != self.group().index).then(|| &self.groups.all[group])
     }
 
     /// Takes a fiber from a worker that was held by one of its fibers at the last look, and is; then it looks at the next one. Idle workers take what another does not come to, but with
@@ -172,7 +223,7 @@ impl Worker {
         }
         let next = self.suspect_next.get() % seats.len();
         self.suspect_next.set(next + 1);
-        self.suspect.set((next != self.index).then(|| Suspect::of(seats[next])));
+        self.suspect.set((next != self.index).then(|| Suspect::of(self.group().index * WORKERS_MAX + next, seats[next])));
         ptr::null()
     }
 
@@ -259,13 +310,10 @@ impl Worker {
 
     /// Sees to it that somebody looks, in a while, whether the fiber that was woken last here has been run: the one that runs now may compute for long, or block its thread.
     fn call_watcher(&self) {
-        // SeqCst: meets the fence in `Idle::enter_sleep`. Either this sees who sleeps, or that one sees the fiber and sleeps for a while only.
+        // SeqCst: meets the fences in `Idle::enter_sleep` and `Idle::arrive`, of this group or one that steals here, and that in `pass_watch_on`. Either this sees who sleeps, or that one sees the fiber and sleeps for a while
+        // only. And if this counts on one that watches, polls or comes, that one lies down after this, and sees the fiber, or runs something, and passes the watch on.
         fence(SeqCst);
-        if self.lacks_watcher() {
-            self.group().call_one();
-        } else {
-            self.group().hire_watcher();
-        }
+        self.group().call_watcher(&self.groups);
     }
 
     /// Calls another worker in place of this one, which was idle and might have seen that a third is held, and which is about to run something.
@@ -273,17 +321,11 @@ impl Worker {
         if self.groups.movers() == 0 {
             return;
         }
-        // SeqCst: meets the fence in `call_watcher`. Either who woke a fiber sees that this worker neither watches nor polls, or this one sees the fiber.
+        // SeqCst: meets the fence in `call_watcher`. Either who woke a fiber sees that this worker neither watches nor polls, or this one sees the fiber. It meets that in `Idle::enter_sleep`, too: one that left the
+        // watch to this worker, or to the group in which this one was the last that was idle, is seen here.
         fence(SeqCst);
-        if self.lacks_watcher() && self.stuck().is_some() {
-            self.group().call_one();
-        }
-    }
-
-    /// Whether somebody sleeps, and nobody will see by himself that a worker is held.
-    fn lacks_watcher(&self) -> bool {
-        let group = self.group();
-        group.watchers.load(Relaxed) == 0 && !group.idle.sleeping().is_empty() && group.idle.spinning().is_empty()
+        let is_left = |group: &&Group| group.lacks_watcher() && self.waiting_at(group).next().is_some();
+        self.unwatched().filter(is_left).for_each(|group| group.call_watcher(&self.groups));
     }
 
     /// A fiber that may move was queued again: others are told if this worker runs another first, now or, if it is `alone` in its queue, in the end.
@@ -314,13 +356,19 @@ pub(super) struct Watch {
 /// A worker that may be held by one of its fibers, which computes or blocks the thread: it had switched so often when it was first seen.
 #[derive(Clone, Copy)]
 pub(super) struct Suspect {
+    /// Its group and its place there, as one number.
+    pub(super) place: usize,
     seat: &'static Seat,
     switches: u64,
 }
 
 impl Suspect {
-    fn of(seat: &'static Seat) -> Self {
-        Self { seat, switches: seat.counters.switches.load(Relaxed) }
+    fn of(place: usize, seat: &'static Seat) -> Self {
+        Self { place, seat, switches: seat.counters.switches.load(Relaxed) }
+    }
+
+    fn group(&self) -> usize {
+        self.place / WORKERS_MAX
     }
 
     /// Whether it has not switched since, and has not run the fiber that it woke last.

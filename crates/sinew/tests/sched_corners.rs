@@ -149,7 +149,8 @@ fn a_long_poll_does_not_hide_input() {
 fn sleeper(then: impl FnOnce() + Send + 'static) -> (JoinHandle<()>, Arc<AtomicBool>) {
     let (waits, ran) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
     let (to_wait, to_run) = (waits.clone(), ran.clone());
-    let fiber = mover(Launch::Post, move || {
+    // Here: it is not to begin on another worker, and to be woken there.
+    let fiber = mover(Launch::Dispatch, move || {
         to_wait.store(true, SeqCst);
         sinew::park();
         then();
@@ -221,18 +222,21 @@ struct Holder {
 
 impl Holder {
     /// Two of them begin together, and so on two workers.
-    fn start(begun: &Arc<AtomicUsize>) -> Self {
+    fn start(place: Group, begun: &Arc<AtomicUsize>) -> Self {
         let (holds, ends) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let (begun, is_held, is_over) = (begun.clone(), holds.clone(), ends.clone());
-        let fiber = sinew::spawn(move || {
+        let holder = move || {
             begun.fetch_add(1, SeqCst);
             poll_until("the other one", || begun.load(SeqCst) == 2);
             while !is_over.load(SeqCst) {
                 sinew::park();
-                poll_until("its end", || !is_held.load(SeqCst));
+                // Until it is told that it is over, or nobody is left to tell it.
+                while is_held.load(SeqCst) && Arc::strong_count(&is_held) > 1 {
+                    std::thread::yield_now();
+                }
             }
-        });
-        Self { fiber, holds, ends }
+        };
+        Self { fiber: Builder::new().group(place).pinned().spawn(holder).unwrap(), holds, ends }
     }
 
     fn begin(&self) {
@@ -247,24 +251,30 @@ impl Holder {
     }
 }
 
-/// Claim: the same if the worker that was called to watch gets something else to run, which holds it too: a third one watches in its place.
+/// How often the workers have lain down, and how many of them are asleep.
+fn sleeps() -> (u64, usize) {
+    let workers = sinew::metrics().workers;
+    (workers.iter().map(|worker| worker.sleeps).sum(), workers.iter().filter(|worker| worker.sleeping).count())
+}
+
+/// Claim: the same if the worker that was called to watch gets something else to run, which holds it too: a third one watches in its place, of the same group or of another. The holder goes on only when the fiber has run.
 #[test]
 fn a_watch_is_passed_on() {
-    for spin in [Spin::Never, Spin::Fixed(Duration::from_micros(50))] {
-        let rt = Runtime::builder().workers(3).spin(spin).build().unwrap();
-        rt.run(|| {
+    for (spin, groups) in [(Spin::Never, 1), (Spin::Fixed(Duration::from_micros(50)), 1), (Spin::Never, 3)] {
+        let rt = Runtime::builder().workers(3).group_size(3 / groups).steal_ratio_across_nodes(16).spin(spin).build().unwrap();
+        let test = move || {
             let begun = Arc::new(AtomicUsize::new(0));
-            let holders: Vec<_> = (0..2).map(|_| Holder::start(&begun)).collect();
+            let holders = [1, 2].map(|place| Holder::start(Group::foreground(place % groups), &begun));
             // This fiber holds its worker: they are on the two others.
             poll_until("both to begin", || begun.load(SeqCst) == 2);
             for round in 0..40 {
                 let (fiber, ran) = sleeper(|| ());
-                poll_until("the others to sleep", || sinew::metrics().workers.iter().filter(|worker| worker.sleeping).count() == 2);
+                poll_until("the others to sleep", || sleeps().1 == 2);
+                let (before, _) = sleeps();
                 fiber.fiber().unpark();
                 // While it is on its way, or when it watches.
-                let on_its_way = std::time::Instant::now();
-                while round % 4 < 2 && on_its_way.elapsed() < Duration::from_micros(200) {
-                    std::hint::spin_loop();
+                if round % 4 < 2 {
+                    poll_until("the watcher to lie down again", || ran.load(SeqCst) || sleeps().0 > before);
                 }
                 // One of both is where the watcher is.
                 holders[round % 2].begin();
@@ -273,7 +283,39 @@ fn a_watch_is_passed_on() {
                 fiber.join().unwrap();
             }
             holders.into_iter().for_each(Holder::end);
-        });
+        };
+        rt.run(|| Builder::new().group(Group::foreground(0)).pinned().spawn(test).unwrap().join()).unwrap();
+        rt.shutdown_timeout(GRACE).unwrap();
+    }
+}
+
+/// Claim: a fiber that was woken last in a group whose workers all compute is taken by an idle worker of another group that steals there: one that sleeps, one that polls, and one that is idle only later.
+#[test]
+fn a_group_that_computes_does_not_keep_the_fiber_woken_last() {
+    for spin in [Spin::Never, Spin::Adaptive, Spin::Fixed(10 * GRACE)] {
+        let rt = Runtime::builder().workers(2).group_size(1).steal_ratio_across_nodes(16).spin(spin).build().unwrap();
+        let test = move || {
+            let begun = Arc::new(AtomicUsize::new(1));
+            let holder = Holder::start(Group::foreground(1), &begun);
+            for round in 0..20 {
+                let (fiber, ran) = sleeper(|| ());
+                let is_idle = || sinew::metrics().workers.iter().any(|worker| worker.sleeping || worker.spinning);
+                if round % 2 == 0 {
+                    poll_until("the other worker to be idle", is_idle);
+                } else {
+                    holder.begin();
+                    poll_until("the other worker to be held", || !is_idle());
+                }
+                fiber.fiber().unpark();
+                holder.holds.store(false, SeqCst);
+                poll_until("the other group to take it", || ran.load(SeqCst));
+                fiber.join().unwrap();
+            }
+            holder.end();
+        };
+        rt.run(|| Builder::new().group(Group::foreground(0)).pinned().spawn(test).unwrap().join()).unwrap();
+        let thefts: u64 = rt.metrics().groups[1].thefts.iter().map(|theft| theft.won).sum();
+        assert!(thefts != 0, "nothing was stolen");
         rt.shutdown_timeout(GRACE).unwrap();
     }
 }

@@ -333,6 +333,92 @@ fn a_mover_woken_at_a_heavy_worker_runs() {
     });
 }
 
+/// A fiber wakes one that may move, and holds its worker until that has run. Two others are settled on the two other workers, and the first of them is woken, too, and holds its worker as long: if it is there that the
+/// watch is kept, or somebody is on the way to do so, the third worker must.
+fn a_watcher_gets_something_to_run(groups: &Arc<Groups>, places: [usize; 3]) {
+    let at = |place: usize| Builder::new().group(Group::foreground(places[place])).pinned();
+    let (begun, ran) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+    let hold_until = |word: &AtomicUsize, value| {
+        while word.load(SeqCst) != value {
+            shuttle::thread::yield_now();
+        }
+    };
+    let root = at(0).spawn_in(groups, move || {
+        let holders = [1, 2].map(|place| {
+            let (begun, ran) = (begun.clone(), ran.clone());
+            let holds = move || {
+                begun.fetch_add(1, SeqCst);
+                hold_until(&begun, 2);
+                park();
+                hold_until(&ran, 1);
+            };
+            Builder::new().group(Group::foreground(places[place])).pinned().spawn(holds).unwrap()
+        });
+        hold_until(&begun, 2);
+        let runs = ran.clone();
+        let waits = move || {
+            park();
+            runs.store(1, SeqCst);
+        };
+        // SAFETY: it keeps nothing of a thread across a suspension.
+        let mover = unsafe { Builder::new().launch(Launch::Dispatch).spawn_migratable(waits) }.unwrap();
+        mover.fiber().unpark();
+        holders[0].fiber().unpark();
+        hold_until(&ran, 1);
+        holders[1].fiber().unpark();
+        mover.join().unwrap();
+        holders.into_iter().for_each(|holder| holder.join().unwrap());
+    });
+    root.unwrap().join().unwrap();
+}
+
+/// In one group, and in groups that steal from each other.
+#[test]
+fn a_watch_is_passed_on() {
+    for spin in [Spin::Never, Spin::Fixed(MICRO * 5)] {
+        explore_one_of(4, move || {
+            with_groups(vec![Settings { spin, ..plain(3) }], |groups| a_watcher_gets_something_to_run(groups, [0; 3]));
+        });
+        explore_one_of(4, move || {
+            let group = |victims: [usize; 2]| Settings { spin, victims: victims.map(|victim| (victim, 4)).to_vec(), ..plain(1) };
+            with_groups(vec![group([1, 2]), group([0, 2]), group([0, 1])], |groups| a_watcher_gets_something_to_run(groups, [0, 1, 2]));
+        });
+    }
+}
+
+/// A fiber that was woken last on the only worker of its group, which another fiber then holds, is taken by the other group, whatever that does meanwhile.
+#[test]
+fn a_fiber_woken_last_leaves_a_group_that_is_held() {
+    for spin in [Spin::Never, Spin::Fixed(MICRO * 5)] {
+        explore_one_of(2, move || {
+            let group = |other| Settings { spin, victims: vec![(other, 4)], ..plain(1) };
+            with_groups(vec![group(1), group(0)], |groups| {
+                let at = |place: usize| Builder::new().group(Group::foreground(place)).pinned();
+                let other = at(1).spawn_in(groups, || (0..3).for_each(|_| yield_now())).unwrap();
+                let holder = at(0).spawn_in(groups, || {
+                    for _ in 0..2 {
+                        let ran = Arc::new(AtomicUsize::new(0));
+                        let runs = ran.clone();
+                        let waits = move || {
+                            park();
+                            runs.store(1, SeqCst);
+                        };
+                        // SAFETY: it keeps nothing of a thread across a suspension.
+                        let mover = unsafe { Builder::new().launch(Launch::Dispatch).spawn_migratable(waits) }.unwrap();
+                        mover.fiber().unpark();
+                        while ran.load(SeqCst) == 0 {
+                            shuttle::thread::yield_now();
+                        }
+                        mover.join().unwrap();
+                    }
+                });
+                holder.unwrap().join().unwrap();
+                other.join().unwrap();
+            });
+        });
+    }
+}
+
 /// A question at the roam of its group, which is asked when `place` is not null.
 #[derive(Default)]
 struct Roaming {

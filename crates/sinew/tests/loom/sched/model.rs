@@ -4,7 +4,7 @@ use loom::sync::{Condvar, Mutex};
 
 use super::idle::{Idle, SPINNERS_MAX};
 use super::slot::Slot;
-use crate::base::atomic::{AtomicUsize, Relaxed, mutant};
+use crate::base::atomic::{AtomicUsize, Relaxed, SeqCst, fence, mutant};
 use crate::{check, check_notices};
 
 /// One worker with an inbox, seen as a counter of things left in it. Mutex and condition variable are the kernel's part, the futex: loom
@@ -374,4 +374,72 @@ fn passing_on_is_needed_between_two_sleepers_too() {
         group.announce(if mutant("wakes one for two") { 1 } else { 2 });
         workers.into_iter().for_each(|w| w.join().unwrap());
     });
+}
+
+/// `Group::call_watcher`, by one who has a fence behind it: calls a sleeper, unless one watches, or is coming and will look.
+fn call_watcher(group: &Group, watchers: &AtomicUsize) {
+    let will_look = watchers.load(Relaxed) != 0 || group.idle.is_somebody_coming();
+    if !will_look && !group.idle.sleeping().is_empty() {
+        group.announce(1);
+    }
+}
+
+/// A fiber is woken, and waits in its worker's slot. Worker 0 has watched, gets up, and is about to run something that holds it; worker 1 lies down, and leaves to who watches what that watches. In the end worker 1 sees the
+/// fiber: who woke that has called it, or worker 0 has, or it has looked after both. (Of another group worker 1 would ask, besides, whether anybody is idle there: a bit that is cleared before a fence, as the count is here.)
+fn watch_against_its_end() {
+    let group = Arc::new(Group::new());
+    let (watchers, slot) = (Arc::new(AtomicUsize::new(1)), Arc::new(AtomicUsize::new(0)));
+    let waker = {
+        let (group, watchers, slot) = (group.clone(), watchers.clone(), slot.clone());
+        loom::thread::spawn(move || {
+            slot.store(1, Relaxed);
+            fence(SeqCst);
+            call_watcher(&group, &watchers);
+        })
+    };
+    let sleeper = {
+        let (group, watchers, slot) = (group.clone(), watchers.clone(), slot.clone());
+        loom::thread::spawn(move || {
+            // `Worker::sleep`. A watch ends by itself, and is the end here.
+            let watches = || watchers.load(Relaxed) == 0 && slot.load(Relaxed) != 0;
+            loop {
+                group.beds[1].slot.lie_down();
+                group.idle.enter_sleep(1);
+                let sees = watches();
+                if !sees {
+                    group.beds[1].futex_wait();
+                }
+                group.beds[1].slot.get_up();
+                let _ = group.idle.leave_sleep(1);
+                if sees {
+                    break;
+                }
+            }
+        })
+    };
+    // `Worker::leave_watch`, `Worker::pass_watch_on`.
+    watchers.fetch_sub(1, Relaxed);
+    if !mutant("no pass-on") {
+        fence(SeqCst);
+        if slot.load(Relaxed) != 0 {
+            call_watcher(&group, &watchers);
+        }
+    }
+    waker.join().unwrap();
+    sleeper.join().unwrap();
+}
+
+#[test]
+fn a_watch_that_ends_is_passed_on_to_one_that_lies_down() {
+    check(3, watch_against_its_end);
+}
+
+#[test]
+fn a_watch_that_ends_needs_its_fences() {
+    check_notices("no fence", 3, watch_against_its_end);
+}
+
+#[test]
+fn a_watch_that_ends_must_be_passed_on() {
+    check_notices("no pass-on", 3, watch_against_its_end);
 }

@@ -32,7 +32,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
-use self::moving::{Suspect, Watch, find_place};
+use self::moving::{Beat, Suspect, find_place};
 use self::rest::WAKE_COST_NS;
 use crate::base::atomic::{Relaxed, SeqCst, fence, thread_local};
 use crate::base::list::List;
@@ -246,10 +246,9 @@ pub(crate) struct Worker {
     /// A worker that may be held, as it was at the last look, and whom to look at next.
     suspect: Cell<Option<Suspect>>,
     suspect_next: Cell<usize>,
-    /// The fiber in another's slot that it looks after while it is idle.
-    watched: Cell<Option<Watch>>,
-    /// Whom to look after next, by its place among all workers.
-    watch_next: Cell<usize>,
+    /// The fibers in others' slots that it looks after while it is idle: in its group, and in those that it steals from.
+    watched: Beat,
+    watched_abroad: Beat,
     /// Where its next search for a victim begins.
     dice: Cell<u32>,
     groups: Arc<Groups>,
@@ -311,8 +310,8 @@ impl Worker {
             passes: Cell::new(0),
             suspect: Cell::new(None),
             suspect_next: Cell::new(index + 1),
-            watched: Cell::new(None),
-            watch_next: Cell::new(place + 1),
+            watched: Beat::new(place + 1),
+            watched_abroad: Beat::new(place + 1),
             dice: Cell::new(index as u32),
             // SAFETY: it was taken from these groups.
             seat: unsafe { &*group }.seat(index),

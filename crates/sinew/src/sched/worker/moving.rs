@@ -2,6 +2,7 @@
 //!
 //! One that leaves goes to the loop, which gives it away only then: nobody runs it before its registers are saved (law F3).
 
+use std::cell::Cell;
 use std::ptr;
 
 use super::{Worker, here, passed};
@@ -17,6 +18,9 @@ use crate::sched::settings::Queue;
 const NEXT_RUNS: u32 = 32;
 /// How long the fiber that was woken last may wait for a worker that runs another before an idle one takes it. Arbitrary: so seldom that a pair that talks all day costs its watcher nothing to speak of.
 pub(super) const WATCH_NS: u64 = 1_000_000;
+/// The same for one of another group. Longer, since it stays there: a pair that talks is parted for good, and each of its words is a wake between groups. So it is more than the time for which the kernel keeps a worker from its CPU where that
+/// is busy.
+const ABROAD_NS: u64 = 10 * WATCH_NS;
 /// Workers of a runtime, at most.
 const PLACES: usize = GROUPS_MAX * WORKERS_MAX;
 
@@ -117,33 +121,35 @@ impl Worker {
         true
     }
 
-    /// Looks, as an idle worker, for one that has not come to the fiber that it woke last, and may be held by another: gives what it watches from now on. What it watched before, if that is as it was: it gets up for its own
-    /// fibers, and polls, as often as it likes, and sees the end of the watch all the same.
-    pub(super) fn keep_watch(&self) -> Option<Watch> {
+    /// Looks, as an idle worker, for one that has not come to the fiber that it woke last, and may be held by another, in its group and abroad: gives when it is to look again, if it watches any from now on. What it watched
+    /// before, if that is as it was: it gets up for its own fibers, and polls, as often as it likes, and sees the end of the watch all the same.
+    pub(super) fn keep_watch(&self) -> Option<u64> {
         if self.groups.movers() == 0 {
             return None;
         }
-        let before = self.watched.get().filter(|watch| watch.suspect.is_stuck());
-        let watch = before.or_else(|| self.stuck().map(|suspect| Watch { suspect, until_ns: clock::now_ns() + WATCH_NS }));
-        self.watched.set(watch);
-        watch
+        let own = self.watched.keep(WATCH_NS, || self.stuck());
+        let abroad = self.watched_abroad.keep(ABROAD_NS, || self.stuck_abroad());
+        // One abroad, too, for so long at a time: who was woken last in this group counts on this worker as well.
+        own.or_else(|| abroad.map(|_| clock::now_ns() + WATCH_NS))
     }
 
-    /// Takes the fiber that this worker watches, if it has for long enough; whether it got it.
+    /// Takes a fiber that this worker watches, if it has for long enough; whether it got one.
     pub(super) fn end_watch(&self) -> bool {
-        let watch = self.watched.get().filter(|watch| passed(watch.until_ns));
-        watch.is_some_and(|watch| {
-            self.watched.set(None);
-            self.take_stuck(watch.suspect)
-        })
+        [&self.watched, &self.watched_abroad].into_iter().any(|beat| beat.end().is_some_and(|suspect| self.take_stuck(suspect)))
     }
 
-    /// A worker that has not come to the fiber that it woke last, and that nobody else watches. Of several by turns: one that always has such a fiber, and runs them, is not to hide another.
+    /// A worker of this group that has not come to the fiber that it woke last, unless somebody watches already.
     pub(super) fn stuck(&self) -> Option<Suspect> {
-        let waiting = self.unwatched().flat_map(|group| self.waiting_at(group));
-        let (place, seat) = waiting.min_by_key(|(place, _)| place.wrapping_sub(self.watch_next.get()) % PLACES)?;
-        self.watch_next.set(place + 1);
-        Some(Suspect::of(place, seat))
+        self.watched.choose(self.unwatched().filter(|group| self.is_own(group)).flat_map(|group| self.waiting_at(group)))
+    }
+
+    /// The same, of a group that this one steals from.
+    pub(super) fn stuck_abroad(&self) -> Option<Suspect> {
+        self.watched_abroad.choose(self.unwatched().filter(|group| !self.is_own(group)).flat_map(|group| self.waiting_at(group)))
+    }
+
+    fn is_own(&self, group: &Group) -> bool {
+        ptr::eq(group, self.group())
     }
 
     /// The groups that this worker looks after while it is idle: its own, and, of those that it steals from, the ones in which nobody is idle; unless somebody watches them already.
@@ -186,26 +192,24 @@ impl Worker {
         }
     }
 
-    /// This worker sleeps for a while only, and looks then whether its watch has come to its end: nobody else needs to.
-    pub(super) fn begin_watch(&self, watch: Watch) {
+    /// This worker sleeps for a while only, and looks again then: nobody else needs to.
+    pub(super) fn begin_watch(&self) {
         self.group().watchers.fetch_add(1, Relaxed);
-        if let Some(group) = self.abroad(watch) {
+        if let Some(group) = self.group_watched_abroad() {
             group.watchers_abroad.fetch_add(1, Relaxed);
         }
     }
 
     /// It has got up. It lies down again, with a look, or it [passes the watch on](Self::pass_watch_on), before anything that may take long.
-    pub(super) fn leave_watch(&self, watch: Watch) {
+    pub(super) fn leave_watch(&self) {
         self.group().watchers.fetch_sub(1, Relaxed);
-        if let Some(group) = self.abroad(watch) {
+        if let Some(group) = self.group_watched_abroad() {
             group.watchers_abroad.fetch_sub(1, Relaxed);
         }
     }
 
-    /// The group of the worker that is watched, if it is another than this one's.
-    fn abroad(&self, watch: Watch) -> Option<&Group> {
-        let group = watch.suspect.group();
-        (group != self.group().index).then(|| &self.groups.all[group])
+    fn group_watched_abroad(&self) -> Option<&Group> {
+        self.watched_abroad.watch.get().map(|watch| &self.groups.all[watch.suspect.group()])
     }
 
     /// Takes a fiber from a worker that was held by one of its fibers at the last look, and is; then it looks at the next one. Idle workers take what another does not come to, but with
@@ -348,9 +352,44 @@ impl Worker {
 
 /// What an idle worker looks after: the fiber that a suspect woke last, which it takes at that time if the suspect is held until then.
 #[derive(Clone, Copy)]
-pub(super) struct Watch {
-    pub(super) suspect: Suspect,
-    pub(super) until_ns: u64,
+struct Watch {
+    suspect: Suspect,
+    until_ns: u64,
+}
+
+/// The workers that an idle one looks after, by turns: one that always has a fiber that it woke last, and runs them, is not to hide another.
+pub(super) struct Beat {
+    watch: Cell<Option<Watch>>,
+    /// Whom to watch next, by its place.
+    next: Cell<usize>,
+}
+
+impl Beat {
+    pub(super) fn new(next: usize) -> Self {
+        Self { watch: Cell::new(None), next: Cell::new(next) }
+    }
+
+    /// Goes on with the watch that there is while its suspect is stuck, else with one of `another` for so long; gives its end.
+    fn keep(&self, for_ns: u64, another: impl FnOnce() -> Option<Suspect>) -> Option<u64> {
+        let before = self.watch.get().filter(|watch| watch.suspect.is_stuck());
+        let watch = before.or_else(|| another().map(|suspect| Watch { suspect, until_ns: clock::now_ns() + for_ns }));
+        self.watch.set(watch);
+        watch.map(|watch| watch.until_ns)
+    }
+
+    /// Whom it has watched for long enough, if it has; it does no longer.
+    fn end(&self) -> Option<Suspect> {
+        let watch = self.watch.get().filter(|watch| passed(watch.until_ns))?;
+        self.watch.set(None);
+        Some(watch.suspect)
+    }
+
+    /// The next of those that wait.
+    fn choose(&self, waiting: impl Iterator<Item = (usize, &'static Seat)>) -> Option<Suspect> {
+        let (place, seat) = waiting.min_by_key(|(place, _)| place.wrapping_sub(self.next.get()) % PLACES)?;
+        self.next.set(place + 1);
+        Some(Suspect::of(place, seat))
+    }
 }
 
 /// A worker that may be held by one of its fibers, which computes or blocks the thread: it had switched so often when it was first seen.

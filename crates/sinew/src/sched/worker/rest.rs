@@ -171,10 +171,12 @@ impl Worker {
             let begun_ns = clock::now_ns();
             // After the fence in `enter_sleep`, see `call_watcher`.
             let watch = self.keep_watch();
-            let watch_ns = watch.map_or(u64::MAX, |watch| watch.until_ns);
+            let watch_ns = watch.unwrap_or(u64::MAX);
             let roam_ns = if post == Post::Watcher { begun_ns + ROAM_WATCH_NS } else { u64::MAX };
             let sleep_ns = sleep_ns.min(watch_ns).min(roam_ns);
-            watch.into_iter().for_each(|watch| self.begin_watch(watch));
+            if watch.is_some() {
+                self.begin_watch();
+            }
             self.seat.counters.begin_idle(begun_ns);
             if alarm_ns > wake_ns {
                 self.set_ahead(alarm_ns + ALARM_GAP_NS);
@@ -187,7 +189,9 @@ impl Worker {
                 }
             }
             let now_ns = clock::now_ns();
-            watch.into_iter().for_each(|watch| self.leave_watch(watch));
+            if watch.is_some() {
+                self.leave_watch();
+            }
             self.seat.counters.end_idle(now_ns);
             add(&self.seat.counters.slept_ns, now_ns - begun_ns);
             self.learn_from_sleep(begun_ns, now_ns);

@@ -206,24 +206,25 @@ fn fibers_woken_last_are_watched_by_turns_also_abroad() {
     let groups = groups(vec![thief, of_size(2), of_size(1), of_size(1)]);
     let worker = worker(&groups, 0);
     groups.mover_comes();
-    assert!(worker.stuck().is_none());
+    assert!(worker.stuck().is_none() && worker.stuck_abroad().is_none());
     let fibers = fibers::<7>();
     groups.seats().zip(fibers).for_each(|(seat, fiber)| seat.next.store(fiber, Relaxed));
-    let watches = |count| (0..count).map(|_| worker.stuck().map(|suspect| (suspect.place / WORKERS_MAX, suspect.place % WORKERS_MAX)));
-    let by_turns = [(0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (0, 1)];
-    assert!(watches(6).eq(by_turns.map(Some)), "its own place, or the group that it does not steal from, or not each once");
+    let place = |suspect: Suspect| (suspect.place / WORKERS_MAX, suspect.place % WORKERS_MAX);
+    let own = |count| (0..count).map(|_| worker.stuck().map(place));
+    let abroad = |count| (0..count).map(|_| worker.stuck_abroad().map(place));
+    assert!(own(3).eq([(0, 1), (0, 2), (0, 1)].map(Some)), "its own place, or not each once");
+    assert!(abroad(4).eq([(1, 0), (1, 1), (2, 0), (1, 0)].map(Some)), "the group that it does not steal from, or not each once");
     // In group 1 somebody sleeps, and looks by himself.
     groups.all[1].idle.enter_sleep(0);
-    assert!(watches(3).eq([(0, 2), (2, 0), (0, 1)].map(Some)));
+    assert!(abroad(2).eq([(2, 0); 2].map(Some)));
     // Another worker of its group watches whatever that may be; one of a third group watches group 2.
     groups.all[0].watchers.fetch_add(1, Relaxed);
-    assert!(watches(2).eq([(2, 0); 2].map(Some)));
     groups.all[2].watchers_abroad.fetch_add(1, Relaxed);
-    assert!(worker.stuck().is_none());
+    assert!(worker.stuck().is_none() && worker.stuck_abroad().is_none());
     // It has gone, and so has the sleeper.
     groups.all[2].watchers_abroad.fetch_sub(1, Relaxed);
     assert!(!groups.all[1].idle.leave_sleep(0));
-    let suspect = worker.stuck().expect("there are three");
+    let suspect = worker.stuck_abroad().expect("there are three");
     assert!(worker.take_stuck(suspect));
     assert_eq!(worker.group().thefts[suspect.place / WORKERS_MAX].1.load(Relaxed), 1);
     assert!(fibers.contains(&steal_one(&worker.seat.moving)));

@@ -183,6 +183,88 @@ fn positions_are_independent_of_the_cursor() {
     });
 }
 
+/// Each of what has no offsets, opened to be read and written, with something to be read where that is easily had.
+fn without_offsets(place: &Place) -> Vec<(&'static str, std::fs::File)> {
+    make_fifo(&place.at("fifo"));
+    let mut both = std::fs::File::options();
+    both.read(true).write(true);
+    let mut fifo = both.open(place.at("fifo")).unwrap();
+    fifo.write_all(&[1; 8]).unwrap();
+    // SAFETY: numbers go in; what comes is a descriptor of nobody's yet.
+    let counter = unsafe { std::fs::File::from_raw_fd(libc::eventfd(7, libc::EFD_CLOEXEC)) };
+    let (mut far, near) = std::os::unix::net::UnixStream::pair().unwrap();
+    far.write_all(&[1; 8]).unwrap();
+    vec![("fifo", fifo), ("eventfd", counter), ("terminal", both.open("/dev/ptmx").unwrap()), ("socket", OwnedFd::from(near).into())]
+}
+
+/// What was there to be read is still there, and a read of nothing does not wait: the ring would take the one and wait for the other, where std has an error.
+#[test]
+fn what_has_no_offsets_is_refused_as_by_std() {
+    everywhere(|| {
+        let place = Place::new();
+        for (name, theirs) in without_offsets(&place) {
+            let ours = File::from(theirs.try_clone().unwrap());
+            // Beyond what is tried on the worker, too.
+            for length in [0, 8, 100_000] {
+                let mut buffer = vec![0; length];
+                let expected = theirs.read_at(&mut buffer, 0).unwrap_err();
+                assert_eq!(expected.kind(), ErrorKind::NotSeekable, "{name}");
+                assert_eq!(told(ours.read_at(&mut buffer, 0)), told::<usize>(Err(expected)), "{name}, {length} bytes");
+                let bytes = vec![0; length];
+                assert_eq!(told(ours.write_at(&bytes, 1)), told(theirs.write_at(&bytes, 1)), "{name}, {length} bytes");
+            }
+            assert_eq!(told(ours.sync_all()), told(theirs.sync_all()), "{name}");
+            assert_eq!(told(ours.sync_data()), told(theirs.sync_data()), "{name}");
+            if name != "terminal" {
+                let mut all = [0; 8];
+                (&theirs).read_exact(&mut all).unwrap();
+                assert_eq!(u64::from_ne_bytes(all), if name == "eventfd" { 7 } else { u64::from_ne_bytes([1; 8]) }, "{name}");
+                assert_eq!(told(ours.read_at(&mut all, 0)), told(theirs.read_at(&mut all, 0)), "{name}, empty");
+            }
+        }
+    });
+}
+
+/// Some files of the kernel's look plain, and can be read at an offset, but not written.
+#[test]
+fn what_looks_plain_and_has_no_offsets_is_refused_as_by_std() {
+    everywhere(|| {
+        let open = || std::fs::File::options().read(true).write(true).open("/proc/self/comm").unwrap();
+        let (theirs, ours) = (open(), File::from(open()));
+        assert_eq!(theirs.write_at(b"x", 0).unwrap_err().kind(), ErrorKind::NotSeekable);
+        for _ in 0..2 {
+            assert_eq!(told(ours.write_at(b"x", 0)), told(theirs.write_at(b"x", 0)));
+            let (mut name, mut expected) = ([0; 16], [0; 16]);
+            assert_eq!(told(ours.read_at(&mut name, 1)), told(theirs.read_at(&mut expected, 1)));
+            assert_eq!(name, expected);
+        }
+    });
+}
+
+#[test]
+fn offsets_of_what_is_no_plain_file_mean_what_they_do_to_std() {
+    everywhere(|| {
+        let both = |path: &str| std::fs::File::options().read(true).write(true).open(path);
+        let directory = || std::fs::File::open("/");
+        for theirs in [both("/dev/null").unwrap(), both("/dev/zero").unwrap(), directory().unwrap()] {
+            let ours = File::from(theirs.try_clone().unwrap());
+            for _ in 0..2 {
+                assert_eq!(told(ours.read_at(&mut [1; 8], 3)), told(theirs.read_at(&mut [1; 8], 3)), "{theirs:?}");
+                assert_eq!(told(ours.write_at(&[1; 8], 3)), told(theirs.write_at(&[1; 8], 3)), "{theirs:?}");
+                assert_eq!(told(ours.sync_all()), told(theirs.sync_all()), "{theirs:?}");
+            }
+        }
+        // Open for one of both, and it is the other's error that comes.
+        let place = Place::new();
+        let path = place.file("file", "0123456789");
+        let (reads, writes) = (File::open(&path).unwrap(), File::options().write(true).open(&path).unwrap());
+        assert_eq!(writes.read_at(&mut [0], 0).unwrap_err().raw_os_error(), Some(libc::EBADF));
+        assert_eq!(reads.write_at(&[0], 0).unwrap_err().raw_os_error(), Some(libc::EBADF));
+        assert_eq!(writes.write_at(b"ab", 0).unwrap(), 2);
+        assert_eq!(reads.read_at(&mut [0; 20], 0).unwrap(), 10);
+    });
+}
+
 #[test]
 fn a_hundred_fibers_read_one_file_at_offsets() {
     const PART: usize = 10_000;

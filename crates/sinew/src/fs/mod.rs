@@ -34,6 +34,7 @@
 mod cursor;
 mod directory;
 mod file;
+mod offsets;
 mod operations;
 mod options;
 

@@ -1,6 +1,6 @@
 //! The operations that programs do often. Where each is done is decided here, and nowhere else in this folder.
 //!
-//! Reading and writing at an offset, and syncing go to the ring, where there is one; all else goes to the blocking pool, but for what can be had without waiting. What uses the cursor does not go
+//! Reading and writing at an offset (of what has offsets, `offsets.rs`), and syncing go to the ring, where there is one; all else goes to the blocking pool, but for what can be had without waiting. What uses the cursor does not go
 //! to the ring: that reads and moves it in two steps, and two fibers would read the same bytes. Nor does opening: the ring first tries it with `O_NONBLOCK`, by which a FIFO is opened before its other
 //! end is, or not at all (ENXIO); and made to take a thread of its own for it (`IOSQE_ASYNC`), a few that wait so would use up those that other files need.
 //! A read of what lies in the page cache is tried first, on the worker (`preadv2` with `RWF_NOWAIT`); at the cursor only while no other handle can have it (`cursor.rs`). Of 4 KiB it
@@ -25,6 +25,7 @@ use io_uring::opcode;
 use io_uring::types::{Fd, FsyncFlags};
 
 use super::cursor::Cursor;
+use super::offsets::{Offsets, Way};
 use crate::rt::ask::{ask, ask_after, ask_ring_after};
 use crate::rt::io::ring_length;
 
@@ -37,12 +38,13 @@ const AT_CURSOR: i64 = -1;
 pub(super) struct Handle {
     pub(super) file: File,
     cursor: Cursor,
+    offsets: Offsets,
 }
 
 impl Handle {
     /// Takes a file that others may have too.
     pub(super) fn new(file: File) -> Self {
-        Self { file, cursor: Cursor::new_shared() }
+        Self { file, cursor: Cursor::new_shared(), offsets: Offsets::default() }
     }
 
     /// The file, for one who may duplicate it.
@@ -55,7 +57,7 @@ impl Handle {
     #[track_caller]
     pub(super) fn open(path: &Path, flags: c_int, mode: libc::mode_t) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
-        ask(|| open(&path, flags, mode)).map(|file| Self { file, cursor: Cursor::new() })
+        ask(|| open(&path, flags, mode)).map(|file| Self { file, cursor: Cursor::new(), offsets: Offsets::default() })
     }
 
     fn fd(&self) -> Fd {
@@ -108,8 +110,13 @@ impl Handle {
         let entry =
             |buffer: &mut &mut [u8]| opcode::Read::new(self.fd(), buffer.as_mut_ptr(), ring_length(buffer.len())).offset(offset).build();
         let try_here = |buffer: &mut &mut [u8]| self.try_read_at(buffer, offset);
-        // SAFETY: the entry points to the buffer.
-        unsafe { ask_ring_after(buffer, try_here, entry, |buffer| self.file.read_at(buffer, offset)) }
+        let call = |buffer: &mut [u8]| self.file.read_at(buffer, offset);
+        match self.offsets.read(&self.file) {
+            // SAFETY: the entry points to the buffer.
+            Way::Ring => unsafe { ask_ring_after(buffer, try_here, entry, call) },
+            Way::Pool => ask_after(buffer, try_here, call),
+            Way::Refused => refused(buffer, |buffer| self.file.read_at(buffer, offset)),
+        }
     }
 
     #[track_caller]
@@ -118,8 +125,13 @@ impl Handle {
             return Err(no_such_offset());
         }
         let entry = |bytes: &mut &[u8]| opcode::Write::new(self.fd(), bytes.as_ptr(), ring_length(bytes.len())).offset(offset).build();
-        // SAFETY: the entry points to the bytes.
-        unsafe { ask_ring_after(bytes, |_| None, entry, |bytes| self.file.write_at(bytes, offset)) }
+        let call = |bytes: &[u8]| self.file.write_at(bytes, offset);
+        match self.offsets.write(&self.file) {
+            // SAFETY: the entry points to the bytes.
+            Way::Ring => unsafe { ask_ring_after(bytes, |_| None, entry, call) },
+            Way::Pool => ask(|| call(bytes)),
+            Way::Refused => refused(bytes, |bytes| self.file.write_at(bytes, offset)),
+        }
     }
 
     #[track_caller]
@@ -189,6 +201,13 @@ impl Handle {
         let read = unsafe { libc::preadv2(self.file.as_raw_fd(), buffers.as_ptr().cast(), 1, offset, libc::RWF_NOWAIT) };
         usize::try_from(read).ok()
     }
+}
+
+/// Makes a call that fails at once, on the worker.
+#[cold]
+#[track_caller]
+fn refused<W: Send>(what: W, call: impl Fn(&mut W) -> io::Result<usize> + Sync) -> io::Result<usize> {
+    ask_after(what, |what| Some(call(what)), |mut what| Ok(call(&mut what)))?
 }
 
 /// As the system says of one that is negative to it. (To the ring the last of them would be the cursor.)

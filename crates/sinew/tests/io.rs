@@ -269,7 +269,11 @@ fn input_is_read_by_lines_while_others_run() {
             io::stdin().read_exact(&mut letter).unwrap();
             assert_eq!(&letter, b"s");
             assert_eq!(io::stdin().lock().lines().next().unwrap().unwrap(), "econd");
-            assert_eq!(io::stdin().lines().map(Result::unwrap).collect::<Vec<_>>(), ["third", "rest without end"]);
+            // As std: more than one buffer is filled, where there is so much.
+            let (mut one, mut two) = ([0; 2], [0; 2]);
+            assert_eq!(io::stdin().read_vectored(&mut [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)]).unwrap(), 4);
+            assert_eq!((&one, &two), (b"th", b"ir"));
+            assert_eq!(io::stdin().lines().map(Result::unwrap).collect::<Vec<_>>(), ["d", "rest without end"]);
             assert_eq!(io::stdin().read(&mut letter).unwrap(), 0);
         });
     });
@@ -303,8 +307,8 @@ fn output_keeps_its_order_with_println() {
     if !is_child(NAME) {
         let output = in_child(NAME, &[]);
         assert!(output.status.success(), "{output:?}");
-        assert!(String::from_utf8_lossy(&output.stdout).contains("1 two 3\n4\n5"), "{output:?}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains("to stderr: 6\n"), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("1 two 3\n4\n5 and more"), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("to stderr: 6\nand more"), "{output:?}");
         return;
     }
     alone(|| {
@@ -313,9 +317,91 @@ fn output_keeps_its_order_with_println() {
         println!("{}", 3);
         writeln!(io::stdout(), "{}", 4).unwrap();
         io::stdout().write_all(b"5").unwrap();
+        let parts = [IoSlice::new(b" and"), IoSlice::new(b" more")];
+        assert_eq!(io::stdout().write_vectored(&parts).unwrap(), 9, "as std: more than one buffer is written");
         (&io::stdout()).flush().unwrap();
         writeln!(io::stderr(), "to stderr: {}", 6).unwrap();
+        assert_eq!(io::stderr().lock().write_vectored(&[IoSlice::new(b"and "), IoSlice::new(b"more")]).unwrap(), 8);
     });
+}
+
+/// Runs the named test again by each driver, with an input that comes in small pieces.
+fn with_input(test: &str, input: &[u8]) {
+    // No divisor of anything.
+    const PIECE: usize = 331;
+    for io in ["uring", "epoll"] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env("SINEW_TEST_CHILD", test).env("SINEW_IO", io);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut to_child = child.stdin.take().unwrap();
+        // It fails if the child has; its output says why.
+        let _ = input.chunks(PIECE).try_for_each(|piece| to_child.write_all(piece));
+        drop(to_child);
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{io}: {output:?}");
+    }
+}
+
+/// Four fibers of two workers, which take turns wherever the input comes short.
+fn four_readers(read: impl Fn() + Send + Sync) {
+    sinew::Runtime::builder().workers(2).build().unwrap().run(|| {
+        scope(|s| {
+            for _ in 0..4 {
+                s.spawn(&read);
+            }
+        });
+    });
+}
+
+/// As with std, whose lock is held for the whole of a call.
+#[test]
+fn records_of_input_that_fibers_share_are_not_torn() {
+    const NAME: &str = "records_of_input_that_fibers_share_are_not_torn";
+    const RECORDS: u32 = 1000;
+    const WORDS: usize = 250;
+    if !is_child(NAME) {
+        let record = |number: u32| [number; WORDS].map(u32::to_ne_bytes);
+        return with_input(NAME, (0..RECORDS).flat_map(record).flatten().collect::<Vec<_>>().as_slice());
+    }
+    let seen = std::sync::Mutex::new(vec![false; RECORDS as usize]);
+    four_readers(|| {
+        let mut record = [0; 4 * WORDS];
+        for turn in 0.. {
+            let read = if turn % 2 == 0 { io::stdin().read_exact(&mut record) } else { (&io::stdin()).read_exact(&mut record) };
+            match read {
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return,
+                read => read.unwrap(),
+            }
+            let (words, _) = record.as_chunks();
+            let number = u32::from_ne_bytes(words[0]);
+            assert!(words.iter().all(|&word| u32::from_ne_bytes(word) == number), "a record is torn");
+            assert!(!std::mem::replace(&mut seen.lock().unwrap()[number as usize], true), "a record came twice");
+        }
+    });
+    assert!(seen.lock().unwrap().iter().all(|&seen| seen), "a record is lost");
+}
+
+#[test]
+fn all_that_is_left_of_input_goes_to_one_fiber() {
+    const NAME: &str = "all_that_is_left_of_input_goes_to_one_fiber";
+    const LENGTH: usize = 300_000;
+    if !is_child(NAME) {
+        return with_input(NAME, &[b'x'; LENGTH]);
+    }
+    let (readers, all) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    four_readers(|| {
+        let (mut bytes, mut text) = (Vec::new(), String::new());
+        let read = match readers.fetch_add(1, SeqCst) {
+            0 => io::stdin().read_to_end(&mut bytes),
+            1 => io::stdin().read_to_string(&mut text),
+            2 => (&io::stdin()).read_to_end(&mut bytes),
+            _ => (&io::stdin()).read_to_string(&mut text),
+        };
+        let read = read.unwrap();
+        assert!(read == 0 || read == LENGTH, "a part of {read} bytes");
+        all.fetch_add(read, SeqCst);
+    });
+    assert_eq!(all.load(SeqCst), LENGTH);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! Input has a buffer of its own, apart from std's: nothing can be asked of std's that would not wait.
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader, IsTerminal, Lines, Read, Write};
+use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, IsTerminal, Lines, Read, Write};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::process::Stdio;
@@ -91,19 +91,39 @@ impl Stdin {
     }
 }
 
-impl Read for Stdin {
-    #[track_caller]
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.lock().read(buffer)
-    }
+/// Reading by the handle, locked for the whole of each call, as with std: what one fiber reads is not torn by another.
+macro_rules! read_locked {
+    ($($handle:ty),*) => {$(
+        impl Read for $handle {
+            #[track_caller]
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.lock().read(buffer)
+            }
+
+            #[track_caller]
+            fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+                self.lock().read_vectored(buffers)
+            }
+
+            #[track_caller]
+            fn read_exact(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+                self.lock().read_exact(buffer)
+            }
+
+            #[track_caller]
+            fn read_to_end(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+                self.lock().read_to_end(buffer)
+            }
+
+            #[track_caller]
+            fn read_to_string(&mut self, buffer: &mut String) -> io::Result<usize> {
+                self.lock().read_to_string(buffer)
+            }
+        }
+    )*};
 }
 
-impl Read for &Stdin {
-    #[track_caller]
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.lock().read(buffer)
-    }
-}
+read_locked!(Stdin, &Stdin);
 
 /// The process's input, [locked](Stdin::lock).
 pub struct StdinLock<'a> {
@@ -114,6 +134,26 @@ impl Read for StdinLock<'_> {
     #[track_caller]
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.input.read(buffer)
+    }
+
+    #[track_caller]
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.input.read_vectored(buffers)
+    }
+
+    #[track_caller]
+    fn read_exact(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        self.input.read_exact(buffer)
+    }
+
+    #[track_caller]
+    fn read_to_end(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        self.input.read_to_end(buffer)
+    }
+
+    #[track_caller]
+    fn read_to_string(&mut self, buffer: &mut String) -> io::Result<usize> {
+        self.input.read_to_string(buffer)
     }
 }
 
@@ -241,6 +281,11 @@ macro_rules! written_in_the_pool {
             }
 
             #[track_caller]
+            fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+                ask(|| $stream::std().write_vectored(buffers))
+            }
+
+            #[track_caller]
             fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
                 ask(|| $stream::std().write_all(bytes))
             }
@@ -266,6 +311,11 @@ macro_rules! written_in_the_pool {
             }
 
             #[track_caller]
+            fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+                self.lock().write_vectored(buffers)
+            }
+
+            #[track_caller]
             fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
                 self.lock().write_all(bytes)
             }
@@ -288,6 +338,11 @@ macro_rules! written_in_the_pool {
             #[track_caller]
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
                 (&*self).write(bytes)
+            }
+
+            #[track_caller]
+            fn write_vectored(&mut self, buffers: &[IoSlice<'_>]) -> io::Result<usize> {
+                (&*self).write_vectored(buffers)
             }
 
             #[track_caller]

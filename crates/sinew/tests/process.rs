@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use common::{alone, everywhere, in_child, is_cancelled, is_child, until};
+use common::{alone, everywhere, in_child, is_cancelled, is_child, panics, until};
 use sinew::process::{Child, Command, Stdio};
-use sinew::{current, scope, spawn, timeout, yield_now};
+use sinew::{Io, Runtime, cancelled, current, no_suspend, scope, shield, spawn, timeout, yield_now};
 
 fn shell(script: &str) -> Command {
     let mut command = Command::new("sh");
@@ -405,6 +405,115 @@ fn a_child_is_not_killed_because_there_is_no_descriptor_to_read_with() {
         assert!(output.status.success());
         assert_eq!(output.stdout, b"all the same");
         other.join().unwrap();
+    });
+}
+
+#[test]
+fn a_child_is_not_killed_because_there_is_no_descriptor_to_read_both_pipes_with() {
+    const NAME: &str = "a_child_is_not_killed_because_there_is_no_descriptor_to_read_both_pipes_with";
+    if !is_child(NAME) {
+        return by_each_driver(NAME);
+    }
+    alone(|| {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let mut command = shell("read line; echo $line; echo too >&2");
+        let child = command.stdin(reader).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let all = take_all_descriptors();
+        // The child writes nothing before this fiber has run.
+        let other = spawn(move || writer.write_all(b"all the same\n").unwrap());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (&b"all the same\n"[..], &b"too\n"[..]));
+        other.join().unwrap();
+        drop(all);
+    });
+}
+
+/// More than both pipes hold, to the one and then to the other, to both at once, and by turns.
+#[test]
+fn what_is_written_to_both_pipes_is_read_as_it_comes() {
+    const MUCH: usize = 300_000;
+    everywhere(|| {
+        let much = |to: &str| format!("head -c {MUCH} /dev/zero {to}");
+        let (out, err) = (much(""), much(">&2"));
+        let scripts = [
+            (format!("{out}; {err}"), 1, 1),
+            (format!("{err}; {out}"), 1, 1),
+            (format!("{err} & {out}; wait"), 1, 1),
+            (format!("{out}; {err}; {out}; {err}"), 2, 2),
+            // One ends long before the other.
+            (format!("exec 2>&-; {out}; {out}"), 2, 0),
+            (format!("exec >&-; {err}; {err}"), 0, 2),
+        ];
+        for (script, of_out, of_err) in scripts {
+            let output = shell(&script).output().unwrap();
+            assert!(output.status.success(), "{script}");
+            assert_eq!((output.stdout.len(), output.stderr.len()), (of_out * MUCH, of_err * MUCH), "{script}");
+        }
+    });
+}
+
+/// Nobody can be spawned any more then.
+#[test]
+fn output_is_had_in_a_shield_during_a_shutdown() {
+    for io in [Io::Uring, Io::Epoll] {
+        let runtime = Runtime::builder().workers(1).io(io).build().unwrap();
+        let cleaner = runtime.run(|| {
+            let begun = Arc::new(AtomicBool::new(false));
+            let told = begun.clone();
+            let cleaner = spawn(move || {
+                told.store(true, SeqCst);
+                until(cancelled);
+                shield(|| shell("echo out; echo err >&2").output())
+            });
+            // One that has not begun when the runtime is shut down never does.
+            until(|| begun.load(SeqCst));
+            cleaner
+        });
+        runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+        let output = cleaner.join().unwrap().unwrap();
+        assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (&b"out\n"[..], &b"err\n"[..]), "{io:?}");
+    }
+}
+
+#[test]
+fn a_thread_has_output_without_a_runtime() {
+    const NAME: &str = "a_thread_has_output_without_a_runtime";
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[("SINEW_WORKERS", "0")]);
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    // Not for want of a try.
+    assert!(panics(|| drop(spawn(|| ()))));
+    let output = shell("echo out; echo err >&2").output().unwrap();
+    assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (&b"out\n"[..], &b"err\n"[..]));
+    let late = timeout(Duration::from_millis(1), || Command::new("sleep").arg("3600").output());
+    assert!(late.is_err());
+}
+
+#[test]
+fn output_needs_no_stack_but_the_callers() {
+    const NAME: &str = "output_needs_no_stack_but_the_callers";
+    if !is_child(NAME) {
+        return by_each_driver(NAME);
+    }
+    alone(|| {
+        sinew::hidden::fail_memory_after(0);
+        let output = shell("echo out; echo err >&2").output().unwrap();
+        assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (&b"out\n"[..], &b"err\n"[..]));
+    });
+}
+
+#[test]
+fn a_child_is_killed_and_reaped_by_an_unwinding_too() {
+    everywhere(|| {
+        for stderr in [Stdio::piped, Stdio::inherit] {
+            let child = Command::new("sleep").arg("3600").stdout(Stdio::piped()).stderr(stderr()).spawn().unwrap();
+            let id = child.id();
+            assert!(panics(|| no_suspend(|| drop(child.wait_with_output()))));
+            assert!(!is_there(id), "the child is still there");
+        }
     });
 }
 

@@ -3,12 +3,13 @@
 use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
 
+use super::both::read_both;
 use super::{ExitStatus, Output};
 use crate::rt::cancel::shield;
+use crate::rt::context::region;
 use crate::rt::io::{Interest, poll};
 use crate::rt::pauses::Pauses;
 use crate::rt::pipe::{Pipe, reading_end, writing_end};
-use crate::rt::scope::scope;
 use crate::rt::wait::enter_cancel_point;
 
 /// A child process. As [`std::process::Child`].
@@ -102,52 +103,53 @@ impl Child {
     #[track_caller]
     pub fn wait_with_output(mut self) -> io::Result<Output> {
         drop(self.stdin.take());
-        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        let read = read_both(self.stdout.take(), &mut stdout, self.stderr.take(), &mut stderr);
-        if let Err(error) = read {
-            self.end();
-            return Err(error);
+        let (stdout, stderr) = (self.stdout.take(), self.stderr.take());
+        let last = Last(self);
+        let (mut from_stdout, mut from_stderr) = (Vec::new(), Vec::new());
+        match (stdout, stderr) {
+            (None, None) => {}
+            (Some(mut stdout), None) => drop(stdout.read_to_end(&mut from_stdout)?),
+            (None, Some(mut stderr)) => drop(stderr.read_to_end(&mut from_stderr)?),
+            (Some(stdout), Some(stderr)) => (from_stdout, from_stderr) = read_both(stdout.into(), stderr.into())?,
         }
-        Ok(Output { status: self.wait_or_kill()?, stdout, stderr })
+        Ok(Output { status: last.wait()?, stdout: from_stdout, stderr: from_stderr })
     }
 
     /// As `wait`, by the last who could kill it.
     #[track_caller]
-    pub(super) fn wait_or_kill(mut self) -> io::Result<ExitStatus> {
-        let ended = self.wait();
-        if ended.is_err() {
-            self.end();
-        }
-        ended
+    pub(super) fn wait_or_kill(self) -> io::Result<ExitStatus> {
+        Last(self).wait()
     }
 
     /// Kills the child and waits for that, whatever comes.
     #[cold]
     fn end(&mut self) {
-        if self.kill().is_ok() {
-            let _ = shield(|| self.wait());
+        if self.kill().is_err() {
+            return;
         }
+        let _ = match region() {
+            None => shield(|| self.wait()),
+            // It unwinds from where nothing may be waited for. This blocks the thread, but not for long: who was killed ends.
+            Some(_) => self.std.wait(),
+        };
     }
 }
 
-/// Reads both at once: a child that writes much to the one while the other is waited for would never end.
-#[track_caller]
-fn read_both(
-    stdout: Option<ChildStdout>,
-    from_stdout: &mut Vec<u8>,
-    stderr: Option<ChildStderr>,
-    from_stderr: &mut Vec<u8>,
-) -> io::Result<()> {
-    match (stdout, stderr) {
-        (None, None) => Ok(()),
-        (Some(mut stdout), None) => stdout.read_to_end(from_stdout).map(drop),
-        (None, Some(mut stderr)) => stderr.read_to_end(from_stderr).map(drop),
-        (Some(mut stdout), Some(mut stderr)) => scope(|s| {
-            let second = s.spawn(move || stderr.read_to_end(from_stderr).map(drop));
-            let first = stdout.read_to_end(from_stdout).map(drop);
-            let second = second.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            first.and(second)
-        }),
+/// A child that nobody else can kill or wait for. Dropped before its end, by an error or an unwinding, it is killed.
+struct Last(Child);
+
+impl Last {
+    #[track_caller]
+    fn wait(mut self) -> io::Result<ExitStatus> {
+        self.0.wait()
+    }
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        if !matches!(self.0.try_wait(), Ok(Some(_))) {
+            self.0.end();
+        }
     }
 }
 

@@ -15,6 +15,7 @@
 //! # std::io::Result::Ok(())
 //! ```
 
+mod both;
 mod child;
 mod command;
 mod spawner;

@@ -37,6 +37,8 @@ const END_PERIOD: Duration = Duration::from_millis(5);
 const LATENCY_NS_MAX: u64 = 1_000_000_000_000;
 const LATENCY_DIGITS: u8 = 3;
 
+const NS_PER_SECOND: u128 = 1_000_000_000;
+
 const BAR: &str = "{prefix:<8} [{wide_bar:.cyan/blue}] {msg}";
 
 /// The text for requests that had no answer when all was over.
@@ -322,17 +324,19 @@ impl Schedule<'_> {
 
     /// When a request is due; none in a closed loop. Connections take turns.
     fn due(&self, request: u64) -> Option<Instant> {
-        let place = self.number as u64 + request * self.plan.connections as u64;
-        Some(self.begun + Duration::from_secs_f64(place as f64 / self.plan.rate? as f64))
+        let place = self.number as u128 + u128::from(request) * self.plan.connections as u128;
+        let after_ns = place * NS_PER_SECOND / self.plan.rate? as u128;
+        Some(self.begun + Duration::from_nanos(u64::try_from(after_ns).unwrap_or(u64::MAX)))
     }
 
-    /// Requests that were due before the end and are not sent.
+    /// Requests that were due before the end and are not sent. Not counted one by one: of a rate that no server keeps up with they are millions.
     fn unsent(&self, end: Instant) -> u64 {
-        let mut request = self.sent;
-        while self.due(request).is_some_and(|due| due < end) {
-            request += 1;
-        }
-        request - self.sent
+        let Some(rate) = self.plan.rate else { return 0 };
+        let duration_ns = end.saturating_duration_since(self.begun).as_nanos();
+        // Those of all connections, then this one's: each place is due before the end if the exact moment is, since the end is a whole number of nanoseconds.
+        let places = duration_ns.saturating_mul(rate as u128).div_ceil(NS_PER_SECOND);
+        let own = places.saturating_sub(self.number as u128).div_ceil(self.plan.connections as u128);
+        u64::try_from(own).unwrap_or(u64::MAX).saturating_sub(self.sent)
     }
 }
 
@@ -381,6 +385,27 @@ mod tests {
         let schedule = Schedule { plan: &plan, number: 9, begun, sent: 4 };
         assert_eq!(schedule.unsent(begun + Duration::from_secs(1)), 6);
         assert_eq!(schedule.unsent(begun), 0);
+    }
+
+    /// As one by one, also where moments fall between two nanoseconds, and at once where one by one would take years.
+    #[test]
+    fn what_is_not_sent_is_counted_without_counting() {
+        let begun = Instant::now();
+        for (rate, connections) in [(1, 1), (3, 2), (7, 3), (100, 10), (999, 7), (1_000_003, 64)] {
+            let plan = plan(Some(rate), connections);
+            for number in [0, connections / 2, connections - 1] {
+                for end_ns in [0, 1, 999_999, 142_857_143, 1_000_000_000 / rate as u64, 300_000_000] {
+                    for sent in [0, 1, 5] {
+                        let schedule = Schedule { plan: &plan, number, begun, sent };
+                        let end = begun + Duration::from_nanos(end_ns);
+                        let one_by_one = (sent..).take_while(|&request| schedule.due(request).unwrap() < end).count() as u64;
+                        assert_eq!(schedule.unsent(end), one_by_one, "{rate} by {connections}, of {number}, {sent} sent, in {end_ns} ns");
+                    }
+                }
+            }
+        }
+        let plan = plan(Some(10_usize.pow(18)), 2);
+        assert_eq!(Schedule { plan: &plan, number: 1, begun, sent: 7 }.unsent(begun + Duration::from_secs(1)), 10_u64.pow(18) / 2 - 7);
     }
 
     #[test]

@@ -201,6 +201,26 @@ fn a_duplicate_of_ours_waits() {
     });
 }
 
+/// As the page says: not as with std, whose mode is the socket's.
+#[test]
+fn whether_calls_wait_belongs_to_the_handle() {
+    on_all(|| {
+        let (near, mut far) = pair();
+        let mut earlier = near.try_clone().unwrap();
+        near.set_nonblocking(true).unwrap();
+        let later = near.try_clone().unwrap();
+        for socket in [&near, &later] {
+            assert_eq!((&*socket).read(&mut [0; 4]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        }
+        let reader = sinew::spawn(move || earlier.read(&mut [0; 4]));
+        sinew::yield_now();
+        far.write_all(b"abc").unwrap();
+        assert_eq!(reader.join().unwrap().unwrap(), 3);
+        near.set_nonblocking(false).unwrap();
+        assert_eq!((&later).read(&mut [0; 4]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    });
+}
+
 #[test]
 fn a_non_blocking_socket_says_so() {
     on_all(|| {

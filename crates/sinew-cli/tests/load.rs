@@ -74,6 +74,28 @@ fn an_echo_server_and_its_load_agree_and_end_cleanly() {
     }
 }
 
+/// Connections come in until it is gone: what was accepted in the last moment is dropped, and nothing is said of it.
+#[test]
+fn an_interrupt_ends_a_server_under_load_without_a_word_of_failure() {
+    for _ in 0..10 {
+        let mut command = command(env!("CARGO_BIN_EXE_sinew"));
+        command.stderr(Stdio::piped());
+        let mut server = Server::start_by(command, &["echo", "--workers", "2"]);
+        let (addr, mut errors) = (server.addr.clone(), server.child.stderr.take().unwrap());
+        let (code, words) = std::thread::scope(|s| {
+            let client = || while TcpStream::connect(&addr).is_ok() {};
+            (0..3).for_each(|_| drop(s.spawn(client)));
+            // So that the load has begun.
+            (0..20).for_each(|_| drop(TcpStream::connect(&addr).unwrap()));
+            server.end("INT")
+        });
+        let mut said = String::new();
+        errors.read_to_string(&mut said).unwrap();
+        assert_eq!((code, said.as_str()), (Some(0), ""), "{words}");
+        assert!(words.contains("; 0 connections failed"), "{words}");
+    }
+}
+
 /// A connection that is open, and idle, does not keep the server from ending; nor does one whose client does not read.
 #[test]
 fn interrupts_end_a_server_with_open_connections() {

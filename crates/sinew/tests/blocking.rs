@@ -10,8 +10,8 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use common::{in_child, is_child};
-use sinew::time::Timer;
-use sinew::{Builder, Runtime, blocking, cancelled, current, no_suspend, scope, shield, spawn, timeout, yield_now};
+use sinew::time::{Cancel, Timer};
+use sinew::{Builder, NeverRan, Runtime, blocking, cancelled, current, no_suspend, scope, shield, spawn, timeout, yield_now};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MILLI: Duration = Duration::from_millis(1);
@@ -121,7 +121,7 @@ fn a_thread_of_a_pool_forgets_for_whom_it_worked() {
 }
 
 #[test]
-fn a_job_of_a_runtime_that_is_shut_down_is_refused_what_it_spawns() {
+fn what_a_job_of_a_runtime_that_is_shut_down_spawns_ends_unrun() {
     let runtime = runtime(1, 1);
     let handle = runtime.handle();
     let (begun, has_begun) = channel();
@@ -131,16 +131,18 @@ fn a_job_of_a_runtime_that_is_shut_down_is_refused_what_it_spawns() {
             begun.send(()).unwrap();
             gate.recv().unwrap();
             let spawned = Builder::new().spawn(|| ()).map(drop).map_err(|error| error.to_string());
-            let timer = catch_unwind(|| Timer::after(MILLI, || ()));
-            (spawned, timer.is_err(), catch_unwind(|| spawn(|| ())).is_err())
+            let timer = Timer::after(MILLI, || ()).cancel();
+            (spawned, timer, spawn(|| ()).join())
         })
     });
     has_begun.recv().unwrap();
     let shutdown = std::thread::spawn(move || runtime.shutdown_timeout(HOUR));
     until(|| catch_unwind(AssertUnwindSafe(|| handle.spawn(|| ()))).is_err());
     go.send(()).unwrap();
-    let (spawned, timer_refused, spawn_refused) = fiber.join().unwrap();
-    assert!(spawned.is_err_and(|text| text.contains("shut down")) && timer_refused && spawn_refused);
+    let (built, timer, spawned) = fiber.join().unwrap();
+    assert!(built.is_err_and(|text| text.contains("shut down")));
+    assert_eq!(timer, Cancel::Done);
+    assert!(spawned.unwrap_err().is::<NeverRan>());
     shutdown.join().unwrap().unwrap();
 }
 

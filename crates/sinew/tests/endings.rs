@@ -629,26 +629,165 @@ fn a_runtime_that_is_shut_down_by_its_own_fiber_says_so() {
     assert!(outcome.unwrap_err().downcast_ref::<&str>().unwrap().contains("its own fibers"));
 }
 
-#[test]
-fn in_a_runtime_that_is_being_shut_down_spawns_are_refused_without_loss() {
-    let runtime = runtime(2);
+/// Has a fiber of `runtime` do `f` once that is being shut down, and gives what it came to when the shutdown has ended.
+fn during_shutdown<T: Send + 'static>(runtime: Runtime, f: impl FnOnce() -> T + Send + 'static) -> std::thread::Result<T> {
     let inside = Arc::new(AtomicBool::new(false));
     let fiber = {
         let inside = inside.clone();
         runtime.spawn(move || {
             inside.store(true, SeqCst);
             park();
-            let error = sinew::Builder::new().spawn(|| ()).unwrap_err();
-            let panic = catch_unwind(|| drop(spawn(|| ()))).is_err();
-            (error.to_string(), panic)
+            assert!(cancelled());
+            f()
         })
     };
     while !inside.load(SeqCst) {
         std::thread::yield_now();
     }
-    drop(runtime);
-    let (error, panicked) = fiber.join().unwrap();
-    assert!(error.contains("shut down") && panicked, "{error}");
+    runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+    fiber.join()
+}
+
+fn text<T>(outcome: std::thread::Result<T>) -> String {
+    let payload = outcome.map(drop).unwrap_err();
+    let said = || payload.downcast_ref::<&str>().map(|text| text.to_string()).or(payload.downcast_ref::<String>().cloned());
+    payload.downcast_ref::<NeverRan>().map(|why| format!("NeverRan: {why}")).or_else(said).unwrap()
+}
+
+const SHUT_DOWN_FIRST: &str = "NeverRan: the fiber never ran: its runtime was shut down first";
+
+/// Claim: no fiber has to know that its runtime is being shut down. Whatever it spawns then is dropped, before the call returns, and is to who joins it like one that was spawned before.
+#[test]
+fn what_fibers_spawn_while_their_runtime_is_shut_down_ends_unrun() {
+    let runtime = runtime(2);
+    let handle = runtime.handle();
+    let fiber = during_shutdown(runtime, move || {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let one = || {
+            let guard = Counted(dropped.clone());
+            move || {
+                drop(guard);
+                panic!("a fiber was run");
+            }
+        };
+        let mut spawned: Vec<sinew::JoinHandle<()>> = Vec::new();
+        spawned.push(spawn(one()));
+        spawned.extend(sinew::spawn_batch([one(), one(), one()]));
+        spawned.push(sinew::spawn_future({
+            let guard = one();
+            async move { guard() }
+        }));
+        spawned.push(handle.spawn(one()));
+        spawned.extend(sinew::blocking(|| [spawn(one()), handle.spawn(one())]));
+        sinew::hop(one());
+        drop(spawn(one()));
+        assert_eq!(dropped.load(SeqCst), 10, "a closure was not dropped, or twice");
+        assert!(spawned.iter().all(|fiber| fiber.is_finished()));
+        spawned[0].cancel();
+        spawned[0].fiber().unpark();
+        spawned.into_iter().for_each(|fiber| assert_eq!(text(fiber.join()), SHUT_DOWN_FIRST));
+        // Also by the handle as a future.
+        assert_eq!(text(sinew::block_on(spawn(one()))), SHUT_DOWN_FIRST);
+        let left = scope(|s| (text(s.spawn(one()).join()), 7));
+        assert_eq!(left, (SHUT_DOWN_FIRST.to_owned(), 7), "a scope whose fibers were all joined ends well");
+        assert_eq!(dropped.load(SeqCst), 12);
+    });
+    fiber.unwrap();
+}
+
+#[test]
+fn in_a_runtime_that_is_being_shut_down_builders_and_others_are_refused_without_loss() {
+    let runtime = runtime(2);
+    let handle = runtime.handle();
+    let fiber = during_shutdown(runtime, move || {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let one = || {
+            let guard = Counted(dropped.clone());
+            move || drop(guard)
+        };
+        let new = sinew::Builder::new;
+        let refusals = [
+            new().spawn(one()).unwrap_err(),
+            new().launch(sinew::Launch::Dispatch).spawn(one()).unwrap_err(),
+            new().spawn_batch([one(), one()]).unwrap_err(),
+            scope(|s| new().spawn_scoped(s, one()).unwrap_err()),
+        ];
+        assert!(refusals.iter().all(|error| error.to_string() == "no new fibers: the runtime is being shut down"), "{refusals:?}");
+        // Who is not of it is told that it is over; and what must give a value cannot.
+        let outside = std::thread::scope(|s| s.spawn(|| drop(handle.spawn(one()))).join());
+        assert_eq!(text(outside), "Handle::spawn: no new fibers: the runtime is being shut down");
+        let ran = catch_unwind(AssertUnwindSafe(|| sinew::run(one())));
+        assert_eq!(text(ran), "sinew: no new fibers: the runtime is being shut down");
+        assert_eq!(dropped.load(SeqCst), 7);
+    });
+    fiber.unwrap();
+}
+
+/// What a closure's destructor does is its own matter: it may panic, suspend, and spawn in turn.
+#[test]
+fn a_destructor_of_what_is_dropped_at_a_spawn_may_panic_suspend_and_spawn() {
+    struct OnDrop<F: FnMut()>(F);
+    impl<F: FnMut()> Drop for OnDrop<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+    fn dropping(f: impl FnMut() + Send + 'static) -> impl FnOnce() + Send {
+        let guard = OnDrop(f);
+        move || drop(guard)
+    }
+    for moves in [false, true] {
+        let builder = Runtime::builder().workers(2);
+        // SAFETY: what these fibers keep over a suspension is `Send`, and they use no thread-locals.
+        let runtime = if moves { unsafe { builder.migrate_started_fibers() } } else { builder }.build().unwrap();
+        let fiber = during_shutdown(runtime, || {
+            let panics = spawn(dropping(|| panic!("a destructor's panic")));
+            let suspends = spawn(dropping(|| (0..10).for_each(|_| yield_now())));
+            let inner = Arc::new(std::sync::Mutex::new(None));
+            let spawns = {
+                let inner = inner.clone();
+                spawn(dropping(move || *inner.lock().unwrap() = Some(spawn(|| ()))))
+            };
+            let inner = inner.lock().unwrap().take().expect("the destructor has run");
+            [panics, suspends, spawns, inner].map(|fiber| text(fiber.join()))
+        });
+        assert_eq!(fiber.unwrap(), [SHUT_DOWN_FIRST; 4]);
+    }
+}
+
+/// Servers that are shut down as connections come in: what the acceptor spawns in the last moment is dropped, and it ends by the error of its next accept.
+#[test]
+fn an_acceptor_that_is_shut_down_under_load_does_not_panic() {
+    for round in 0..rounds("SINEW_TEST_ACCEPTORS", 100, 400) {
+        let runtime = runtime(2);
+        let listener = sinew::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let acceptor = {
+            let accepted = accepted.clone();
+            runtime.spawn(move || {
+                loop {
+                    match listener.accept() {
+                        Ok((stream, _)) => {
+                            accepted.fetch_add(1, SeqCst);
+                            spawn(move || drop(stream));
+                        }
+                        Err(_) => break assert!(cancelled()),
+                    }
+                }
+            })
+        };
+        std::thread::scope(|s| {
+            for _ in 0..3 {
+                s.spawn(|| while std::net::TcpStream::connect(addr).is_ok() {});
+            }
+            while accepted.load(SeqCst) < 20 + round as usize % 10 {
+                std::thread::yield_now();
+            }
+            runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+        });
+        acceptor.join().unwrap_or_else(|panic| panic!("round {round}: {}", text::<()>(Err(panic))));
+    }
 }
 
 /// Runtimes that are shut down at random moments of a storm of spawns, parks, sleeps, scopes and cancels: all end, none of the handles hangs.

@@ -420,6 +420,28 @@ fn a_shutdown_drops_what_is_armed_and_does_not_wait_for_it() {
     assert!(catch_unwind(AssertUnwindSafe(|| handle.run(|| ()))).is_err());
 }
 
+/// As what is spawned then: the callback is dropped unrun.
+#[test]
+fn a_timer_that_is_made_while_its_runtime_is_shut_down_has_ended() {
+    let runtime = runtime(1);
+    let gone = Arc::new(AtomicUsize::new(0));
+    let (begun, inside) = channel();
+    let fiber = {
+        let gone = gone.clone();
+        runtime.spawn(move || {
+            begun.send(()).unwrap();
+            sinew::park();
+            let (once, often) = (Gone(gone.clone()), Gone(gone));
+            let timers = [Timer::after(MICRO, move || drop(once)), Timer::every(MICRO, move || _ = &often)];
+            timers.map(|timer| timer.cancel())
+        })
+    };
+    inside.recv().unwrap();
+    runtime.shutdown_timeout(HOUR).unwrap();
+    assert_eq!(fiber.join().unwrap(), [Cancel::Done; 2]);
+    assert_eq!(gone.load(SeqCst), 2);
+}
+
 #[test]
 fn shutdowns_beside_timers_that_fire_lose_no_callback() {
     for round in 0..30 {

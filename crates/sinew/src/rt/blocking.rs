@@ -41,7 +41,7 @@ const OWN_REFERENCES: u32 = 2;
 /// Each runtime has threads for this, at most [`RuntimeBuilder::blocking_threads`](crate::RuntimeBuilder::blocking_threads); what comes when all are busy waits its turn, first come, first served. A thread
 /// is used again by other jobs, and leaves when it was idle for [a while](crate::RuntimeBuilder::blocking_idle). There is no fiber inside `f`: it is on a plain thread, with that
 /// thread's thread-locals, and no cancel or deadline of the caller reaches it. But it rounds as the caller does, and the current runtime is the caller's: what `f` spawns belongs there, and so do the
-/// [timers](crate::time::Timer) that it starts; if that is being shut down meanwhile they are refused, as by its [`Handle`](crate::Handle). Jobs that wait for other jobs can fill the pool with nothing but waiting.
+/// [timers](crate::time::Timer) that it starts; if that is being shut down meanwhile they are dropped unrun, as those that the fiber itself would spawn. Jobs that wait for other jobs can fill the pool with nothing but waiting.
 ///
 /// Called on a plain thread, which it would block in any case, it runs `f` right there, and changes nothing for it.
 ///

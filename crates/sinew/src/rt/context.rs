@@ -256,7 +256,7 @@ fn set_hook(when: When, site: &'static Location<'static>, hook: Box<dyn FnMut()>
 /// its own worker's: an idle one with few fibers is woken for it.
 ///
 /// The [`join`](crate::JoinHandle::join) of this fiber does not wait for `f`, nor does a [`scope`](crate::scope) or [`run`](crate::run) that it belongs to.
-/// On a plain thread it is a detached [`spawn`](crate::spawn()).
+/// On a plain thread it is a detached [`spawn`](crate::spawn()). In a runtime that is being shut down `f` is dropped unrun, as by that.
 ///
 /// # Suspends
 /// No.

@@ -91,10 +91,10 @@ impl Runtime {
     }
 
     /// Ends the runtime: refuses new fibers, [cancels](crate::JoinHandle::cancel) all that have started, drops the others unrun (their `join` gives a
-    /// [`NeverRan`](crate::NeverRan)), and waits until all have ended.
+    /// [`NeverRan`](crate::NeverRan)), and waits until all have ended. What its fibers spawn meanwhile is dropped unrun too.
     ///
-    /// Nothing is torn down by force: what a [`shield`](crate::shield) keeps cancels off goes on, and so do the fibers of scopes opened in it. Afterwards `spawn` into it
-    /// panics, and [`run`](Self::run) too. When it returns `Ok`, all fibers have ended; the workers' threads may still be running the destructors of their thread-locals.
+    /// Nothing is torn down by force: what a [`shield`](crate::shield) keeps cancels off goes on, and so do the fibers of scopes opened in it. From its beginning on, `spawn` into it from
+    /// elsewhere panics, and [`run`](Self::run) anywhere. When it returns `Ok`, all fibers have ended; the workers' threads may still be running the destructors of their thread-locals.
     ///
     /// # Suspends
     /// Yes, until all fibers have ended or `grace` is over. No cancel point.
@@ -161,7 +161,7 @@ impl Runtime {
     /// Starts a fiber of this runtime, as [`spawn`](crate::spawn()).
     ///
     /// # Panics
-    /// If it is being shut down or out of memory.
+    /// If it is out of memory, or is being shut down and the caller is none of its own fibers.
     #[track_caller]
     pub fn spawn<F, T>(&self, f: F) -> JoinHandle<T>
     where
@@ -205,7 +205,7 @@ impl fmt::Debug for Runtime {
     }
 }
 
-/// A way to spawn into a runtime. It does not keep it: once that is shut down, `spawn` panics.
+/// A way to spawn into a runtime. It does not keep it: once that is shut down, [`spawn`](Self::spawn) panics.
 #[derive(Clone)]
 pub struct Handle {
     groups: Arc<Groups>,
@@ -215,7 +215,7 @@ impl Handle {
     /// Starts a fiber of the runtime, as [`spawn`](crate::spawn()).
     ///
     /// # Panics
-    /// If it is being shut down, has been, or is out of memory.
+    /// If it is out of memory; also if it is being shut down, or has been, unless one of its own fibers calls: then the fiber is dropped unrun, as by [`spawn`](crate::spawn()).
     #[track_caller]
     pub fn spawn<F, T>(&self, f: F) -> JoinHandle<T>
     where

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::blocking::asker;
 use super::cancel::within;
 use super::context::{self, refuse_in_region};
 use super::fiber::Fiber;
@@ -23,7 +24,7 @@ use crate::fiber::local::Inherited;
 use crate::fiber::stack::Class;
 use crate::fiber::task::NeverRan;
 use crate::fiber::why::Why;
-use crate::fiber::{Control, Kind, Watcher};
+use crate::fiber::{Control, Kind, Verdict, Watcher};
 use crate::os::fork;
 use crate::sched::group as sched;
 use crate::sched::groups::Groups;
@@ -37,10 +38,37 @@ pub(crate) struct Settings {
     pub(crate) family: Option<Family>,
     pub(crate) place: Group,
     pub(crate) launch: Launch,
+    pub(crate) at_shutdown: AtShutdown,
     pub(crate) pinned: bool,
     pub(crate) quiet: bool,
     /// Its maker has promised that it may move.
     pub(crate) moves: bool,
+}
+
+/// What becomes of a fiber that is spawned while its runtime is being shut down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum AtShutdown {
+    /// It ends unrun, as those do that wait to be run then. The default, for what fibers of that runtime spawn: none of them can know that the shutdown has begun before it is told so.
+    #[default]
+    EndUnrun,
+    /// The same, if its spawner is of that runtime; else it is not made.
+    RefuseOthers,
+    /// It is not made: an error.
+    Refuse,
+}
+
+impl AtShutdown {
+    /// Whether the caller is given an error, if `groups` are being shut down.
+    #[cold]
+    fn refuses(self, groups: &Groups) -> bool {
+        let is_mine = |mine: &Arc<Groups>| std::ptr::eq(&raw const **mine, groups);
+        match (self, here()) {
+            (Self::EndUnrun, _) => false,
+            (Self::RefuseOthers, Some(worker)) => !is_mine(worker.groups()),
+            (Self::RefuseOthers, None) => !asker().as_ref().is_some_and(is_mine),
+            (Self::Refuse, _) => true,
+        }
+    }
 }
 
 /// The group that a fiber is spawned into. See [`Builder::group`].
@@ -192,7 +220,10 @@ where
         let this = here();
         let worker = this.filter(|worker| Arc::ptr_eq(worker.groups(), groups));
         let group = settings.place.find(groups, worker)?;
-        let (launch, quiet) = (settings.launch, settings.quiet);
+        if refuses_fibers(group) {
+            return launch_unrun(groups, group, settings, inherited, site, closure);
+        }
+        let (launch, quiet, at_shutdown) = (settings.launch, settings.quiet, settings.at_shutdown);
         let worker = worker.filter(|worker| std::ptr::eq(worker.group(), group));
         let urgent = worker.filter(|_| launch == Launch::Dispatch).and_then(|worker| Some((worker, worker.current()?)));
         if urgent.is_some() {
@@ -211,15 +242,53 @@ where
                 group.push(control, quiet)
             }
         };
-        if !queued {
+        if !queued && at_shutdown.refuses(groups) {
             unmake::<F>(control);
             return Err(shut_down());
+        }
+        if !queued {
+            end_unrun(control);
         }
         Ok(handle)
     }
 }
 
-/// Makes an unstarted fiber that nobody knows of yet, with a block of `worker`, whose thread this is, if it is one. One reference is the runtime's, one for the handle.
+/// As [`launch_with`], where no fiber is run any more.
+///
+/// # Safety
+/// As [`launch`].
+#[cold]
+unsafe fn launch_unrun<F, T>(
+    groups: &Groups,
+    group: &sched::Group,
+    settings: Settings,
+    inherited: Inherited,
+    site: &'static Location<'static>,
+    closure: F,
+) -> io::Result<Handle<T>>
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    if fork::is_child() || settings.at_shutdown.refuses(groups) {
+        return Err(refused());
+    }
+    // SAFETY: the caller's promise; the handle takes one reference, the end the other.
+    unsafe {
+        let control = make(here(), group, settings, inherited, site, closure)?;
+        let handle = Handle::new(control);
+        end_unrun(control);
+        Ok(handle)
+    }
+}
+
+/// Whether nothing that is made for this group would be run.
+#[inline]
+fn refuses_fibers(group: &sched::Group) -> bool {
+    fork::is_child() || group.is_stopping()
+}
+
+/// Makes an unstarted fiber that nobody knows of yet, not in a forked child, with a block of `worker`, whose thread this is, if it is one. One reference is the runtime's, one for the handle.
 ///
 /// # Safety
 /// As [`launch`].
@@ -236,9 +305,6 @@ where
     F: FnOnce() -> T + Send,
     T: Send,
 {
-    if fork::is_child() || group.is_stopping() {
-        return Err(refused());
-    }
     let block = new_block(worker);
     if block.is_null() {
         return Err(no_block());
@@ -284,6 +350,27 @@ unsafe fn unmake<F>(control: *const Control) {
         if (*control).release() {
             recycle(control);
         }
+    }
+}
+
+/// Ends a fiber that was not queued, as a worker ends those that it finds in the queues of a runtime that is being shut down: here, and now, so that nobody has to come by for it. User code runs: the
+/// closure's destructor; its panic goes nowhere.
+///
+/// # Safety
+/// `make` made it, and nobody but its handle knows of it.
+#[cold]
+unsafe fn end_unrun(control: &Control) {
+    control.condemn(Verdict::ShutDown);
+    let tally = control.tally();
+    // SAFETY: the caller's promise; a fiber that is never queued is refused once.
+    let _silent = unsafe { (control.table().refuse)(control, NeverRan::shut_down()) };
+    if let Some(tally) = tally {
+        // As in `unmake`.
+        let _ = tally.leave();
+    }
+    if control.release() {
+        // SAFETY: that was the last reference.
+        unsafe { recycle(control) };
     }
 }
 
@@ -538,11 +625,14 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// The contract is that of [`std::thread::spawn`]: the closure is `Send`, and from its first run the fiber stays on one thread, so that what it makes
 /// there need not be.
 ///
+/// In a runtime that is being [shut down](crate::Runtime::shutdown_timeout) nothing begins to run: `f` is dropped unrun, here, and `join` gives a [`NeverRan`], as it does for fibers that were
+/// spawned before and had not begun. No fiber has to ask first, nor could it: a shutdown may begin at any moment. Who wants to know uses [`Builder::spawn`], which gives an error then.
+///
 /// # Suspends
 /// No.
 ///
 /// # Panics
-/// If the runtime cannot be started, is being shut down, or is out of memory; [`Builder::spawn`] gives an error instead.
+/// If the runtime cannot be started or is out of memory; [`Builder::spawn`] gives an error instead.
 ///
 /// # Examples
 /// ```
@@ -561,7 +651,7 @@ where
 
 /// Starts many fibers at once: one claim of the queue and one wake call for all of them.
 ///
-/// As [`spawn`] for each closure, in order, but cheaper per fiber, and as many idle workers are woken as there is work for.
+/// As [`spawn`] for each closure, in order, but cheaper per fiber, and as many idle workers are woken as there is work for. In a runtime that is being shut down all of them are dropped unrun.
 ///
 /// # Suspends
 /// No.
@@ -582,7 +672,9 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    Builder::new().spawn_batch(closures).unwrap_or_else(|error| panic!("sinew::spawn_batch: {error}"))
+    current_groups()
+        .and_then(|groups| launch_batch(&groups, &Settings::default(), Location::caller(), closures))
+        .unwrap_or_else(|error| panic!("sinew::spawn_batch: {error}"))
 }
 
 /// Wakes workers for the fibers that were spawned [quietly](Builder::quiet) in the current runtime; on a plain thread, in the default one.
@@ -621,6 +713,9 @@ where
     let closures: Vec<(F, Inherited)> = closures.into_iter().map(|closure| (closure, context::inherit())).collect();
     let worker = here().filter(|worker| Arc::ptr_eq(worker.groups(), groups));
     let group = settings.place.find(groups, worker)?;
+    if refuses_fibers(group) && (fork::is_child() || settings.at_shutdown.refuses(groups)) {
+        return Err(refused());
+    }
     let (batch, mut handles) = (List::new(), Vec::with_capacity(closures.len()));
     for (closure, inherited) in closures {
         // SAFETY: `F` and `T` are `'static`; the fiber is ours until the batch is queued, and the handle takes its reference.
@@ -634,9 +729,13 @@ where
         }
     }
     group.spawned_outside.fetch_add(handles.len() as u64, Relaxed);
-    if !batch.is_empty() && !group.push_all(&batch, settings.quiet) {
+    if batch.is_empty() || (!group.is_stopping() && group.push_all(&batch, settings.quiet)) {
+        return Ok(handles);
+    }
+    if settings.at_shutdown.refuses(groups) {
         return Err(unmake_batch::<F>(&batch, shut_down()));
     }
+    end_batch_unrun(&batch);
     Ok(handles)
 }
 
@@ -647,6 +746,14 @@ fn unmake_batch<F>(batch: &List<Control>, error: io::Error) -> io::Error {
         unsafe { unmake::<F>(batch.pop()) };
     }
     error
+}
+
+#[cold]
+fn end_batch_unrun(batch: &List<Control>) {
+    while !batch.is_empty() {
+        // SAFETY: the batch was not queued, so its fibers are known to their handles alone, and alive.
+        unsafe { end_unrun(&*batch.pop()) };
+    }
 }
 
 /// The caller's own group, if it is of this runtime, else one by turns.
@@ -662,8 +769,9 @@ where
     F: FnOnce() + Send + 'static,
 {
     let site = Location::caller();
+    let settings = Settings { at_shutdown: AtShutdown::Refuse, ..Settings::default() };
     // SAFETY: `F` is `'static`.
-    let launch = |groups: &Arc<Groups>| unsafe { launch_with(groups, Settings::default(), Inherited::default(), site, f) };
+    let launch = |groups: &Arc<Groups>| unsafe { launch_with(groups, settings, Inherited::default(), site, f) };
     // As in `launch_here`.
     match here() {
         Some(worker) => launch(worker.groups()),
@@ -685,17 +793,24 @@ where
 {
     let worker = here().filter(|worker| std::ptr::eq(&raw const **worker.groups(), groups));
     let group = settings.place.find(groups, worker)?;
-    // SAFETY: `F` is `'static`; a fiber that is not queued is taken apart again.
+    let at_shutdown = settings.at_shutdown;
+    // SAFETY: `F` is `'static`; a fiber that is not queued is ended, or taken apart again.
     unsafe {
-        make(here(), group, settings, inherited, site, f).and_then(|control| {
-            drop(Handle::<()>::new(control));
-            group.spawned_outside.fetch_add(1, Relaxed);
-            if group.push(control, false) {
-                return Ok(());
+        if refuses_fibers(group) {
+            return launch_unrun(groups, group, settings, inherited, site, f).map(drop::<Handle<()>>);
+        }
+        let control = make(here(), group, settings, inherited, site, f)?;
+        drop(Handle::<()>::new(control));
+        group.spawned_outside.fetch_add(1, Relaxed);
+        match group.push(control, false) {
+            true => {}
+            false if at_shutdown.refuses(groups) => {
+                unmake::<F>(control);
+                return Err(shut_down());
             }
-            unmake::<F>(control);
-            Err(shut_down())
-        })
+            false => end_unrun(control),
+        }
+        Ok(())
     }
 }
 
@@ -738,7 +853,7 @@ where
     let around = me.control().bounds();
     let (frame, root) = (Frame::scope(around), Frame::root(around));
     let family = Family { owner: me.control(), frame: &frame, root: &root };
-    let settings = Settings { family: Some(family), ..Settings::default() };
+    let settings = Settings { family: Some(family), at_shutdown: AtShutdown::Refuse, ..Settings::default() };
     let outcome = within(&me, &frame, || {
         // SAFETY: this function waits for the fiber's end whatever happens, so what `f` borrows outlives it, and so do the frames.
         let handle = unsafe { launch(groups, settings, site, f) }.unwrap_or_else(|error| panic!("sinew: {error}"));
@@ -861,7 +976,7 @@ impl Builder {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let settings = self.settings()?;
+        let settings = Settings { at_shutdown: AtShutdown::RefuseOthers, ..self.settings()? };
         // SAFETY: `F` and `T` are `'static`.
         unsafe { launch(groups, settings, Location::caller(), f) }.map(JoinHandle)
     }
@@ -907,6 +1022,7 @@ impl Builder {
     fn settings(self) -> io::Result<Settings> {
         let class = self.stack_bytes.map(Class::for_bytes).transpose()?;
         let Self { name, group: place, launch, pinned, quiet, .. } = self;
-        Ok(Settings { name, class, family: None, place, launch, pinned, quiet, moves: false })
+        let at_shutdown = AtShutdown::Refuse;
+        Ok(Settings { name, class, family: None, place, launch, at_shutdown, pinned, quiet, moves: false })
     }
 }

@@ -790,6 +790,65 @@ fn an_acceptor_that_is_shut_down_under_load_does_not_panic() {
     }
 }
 
+/// Claim: a scope says that children were not run, and not that they panicked, unless one did; and what was joined it leaves to who did.
+#[test]
+fn a_scope_tells_children_that_were_not_run_from_those_that_panicked() {
+    const NOT_RUN: &str = "a scoped fiber was not run: the runtime is being shut down";
+    // The one worker is held until the shutdown has begun, so that no child has started.
+    let unstarted = |joins: bool| {
+        let runtime = runtime(1);
+        let inside = Arc::new(AtomicBool::new(false));
+        let owner = {
+            let inside = inside.clone();
+            runtime.spawn(move || {
+                let borrowed = AtomicUsize::new(0);
+                let outcome = catch_unwind(AssertUnwindSafe(|| {
+                    scope(|s| {
+                        let children: Vec<_> = (0..5).map(|_| s.spawn(|| borrowed.fetch_add(1, SeqCst))).collect();
+                        inside.store(true, SeqCst);
+                        while !cancelled() {
+                            std::hint::spin_loop();
+                        }
+                        if joins {
+                            children.into_iter().for_each(|child| assert_eq!(text(child.join()), SHUT_DOWN_FIRST));
+                        }
+                    });
+                }));
+                assert_eq!(borrowed.load(SeqCst), 0, "a child was run");
+                outcome
+            })
+        };
+        while !inside.load(SeqCst) {
+            std::thread::yield_now();
+        }
+        runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+        owner.join().unwrap()
+    };
+    assert_eq!(text(unstarted(false)), NOT_RUN);
+    unstarted(true).expect("all children were joined");
+    let ended = during_shutdown(runtime(1), || {
+        let late = catch_unwind(|| scope(|s| drop(s.spawn(|| ()))));
+        let again = NeverRan::clone(spawn(|| ()).join().unwrap_err().downcast_ref().unwrap());
+        (text(late), again)
+    });
+    let (late, never_ran) = ended.unwrap();
+    assert_eq!(late, NOT_RUN);
+    // A child that passes on what befell another has panicked.
+    let passed_on = |join: bool| {
+        let never_ran = never_ran.clone();
+        catch_unwind(AssertUnwindSafe(|| {
+            scope(|s| {
+                let child = s.spawn(|| std::panic::resume_unwind(Box::new(never_ran)));
+                if join {
+                    assert_eq!(text::<()>(child.join()), SHUT_DOWN_FIRST);
+                }
+            });
+        }))
+    };
+    assert_eq!(text(passed_on(false)), "a scoped fiber panicked");
+    passed_on(true).expect("it was joined");
+}
+
 /// Runtimes that are shut down at random moments of a storm of spawns, parks, sleeps, scopes and cancels: all end, none of the handles hangs.
 #[test]
 fn shutdowns_at_random_points_under_load_lose_nothing() {

@@ -14,11 +14,25 @@ use crate::base::atomic::{AcqRel, AtomicUsize, Relaxed};
 const OWNER_WAITS: usize = 1;
 const ONE_CHILD: usize = 2;
 
+/// Why a fiber has no value to give, the gravest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    Panicked,
+    /// It never ran: there was no stack for it.
+    NoStack,
+    /// It never ran: its runtime is being shut down.
+    ShutDown,
+}
+
+impl Failure {
+    const ALL: [Self; 3] = [Self::Panicked, Self::NoStack, Self::ShutDown];
+}
+
 /// The count of a scope.
 pub(crate) struct Tally {
     word: AtomicUsize,
-    /// Panics that no `join` has taken.
-    panics: AtomicUsize,
+    /// Those of each sort that no `join` has taken.
+    failures: [AtomicUsize; Failure::ALL.len()],
     owner: *const Control,
 }
 
@@ -30,7 +44,7 @@ unsafe impl Sync for Tally {}
 impl Tally {
     /// The tally of a scope whose owner is `owner`, a fiber or a thread.
     pub(crate) fn new(owner: *const Control) -> Self {
-        Self { word: AtomicUsize::new(0), panics: AtomicUsize::new(0), owner }
+        Self { word: AtomicUsize::new(0), failures: Failure::ALL.map(|_| AtomicUsize::new(0)), owner }
     }
 
     pub(crate) fn owner(&self) -> *const Control {
@@ -57,16 +71,18 @@ impl Tally {
         self.word.fetch_or(OWNER_WAITS, AcqRel) >= ONE_CHILD
     }
 
-    pub(crate) fn panicked(&self) {
-        self.panics.fetch_add(1, Relaxed);
+    /// A child has no value to give.
+    pub(crate) fn failed(&self, failure: Failure) {
+        self.failures[failure as usize].fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn panic_taken(&self) {
-        self.panics.fetch_sub(1, Relaxed);
+    /// Somebody has been told of it.
+    pub(crate) fn failure_taken(&self, failure: Failure) {
+        self.failures[failure as usize].fetch_sub(1, Relaxed);
     }
 
-    /// Whether a child panicked and nobody took its payload. Exact once all have left.
-    pub(crate) fn has_panics(&self) -> bool {
-        self.panics.load(Relaxed) != 0
+    /// The gravest failure of a child that nobody was told of. Exact once all have left.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        Failure::ALL.into_iter().find(|&failure| self.failures[failure as usize].load(Relaxed) != 0)
     }
 }

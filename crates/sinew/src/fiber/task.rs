@@ -10,6 +10,7 @@ use std::mem::{align_of, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::join::{Detach, Finish};
+use super::tally::Failure;
 use super::{Control, INLINE_BYTES, Verdict};
 use crate::fiber::stack::NoStack;
 use crate::os::memory::Guard;
@@ -138,6 +139,15 @@ impl Control {
         }
     }
 
+    /// Why it has no value, if it has none. At its end, and after it by whoever holds a reference.
+    pub(crate) fn failure(&self) -> Failure {
+        match self.verdict() {
+            Verdict::Run => Failure::Panicked,
+            Verdict::NoStack => Failure::NoStack,
+            Verdict::ShutDown | Verdict::ShutDownInReserve => Failure::ShutDown,
+        }
+    }
+
     /// Says on stderr that it panicked, or never ran, and that no `join` will show it.
     #[cold]
     #[inline(never)]
@@ -195,7 +205,7 @@ fn fail<T>(outcome: Outcome<T>, panic: Box<dyn Any + Send>) -> Outcome<T> {
 unsafe fn finish<T>(control: &Control, outcome: Outcome<T>) -> Ended {
     let failed = outcome.is_err();
     if failed && let Some(tally) = control.tally() {
-        tally.panicked();
+        tally.failed(control.failure());
     }
     let lost = if failed && !control.is_scoped() { Ended::InLostPanic } else { Ended::Unseen };
     if control.join.is_detached() {

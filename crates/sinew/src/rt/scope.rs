@@ -11,7 +11,7 @@ use super::runtime::current_groups;
 use super::spawn::{Family, Handle, Settings, launch};
 use super::wait::Me;
 use crate::fiber::frame::Frame;
-use crate::fiber::tally::Tally;
+use crate::fiber::tally::{Failure, Tally};
 use crate::fiber::why::Why;
 use crate::os::fork;
 use crate::sched::groups::Groups;
@@ -44,7 +44,8 @@ unsafe impl Send for Scope<'_, '_> {}
 /// Yes, until all fibers of the scope have ended. No cancel point.
 ///
 /// # Panics
-/// If a fiber panicked that was not joined; inside [`no_suspend`](crate::no_suspend), before `f` is called.
+/// If a fiber panicked that was not joined, or was not run, for want of a stack or since the runtime is being [shut down](crate::Runtime::shutdown_timeout): what it was to do is missing, and the text says which
+/// it was. Who joins it is told by that instead. Also inside [`no_suspend`](crate::no_suspend), before `f` is called.
 ///
 /// # Examples
 /// ```
@@ -83,18 +84,22 @@ where
         me.abandon_wait();
     }
     me.control().close(&scope.frame);
-    match result {
-        Err(payload) => resume_unwind(payload),
-        Ok(_) if scope.tally.has_panics() => panic!("a scoped fiber panicked"),
-        Ok(value) => value,
+    match (result, scope.tally.failure()) {
+        (Err(payload), _) => resume_unwind(payload),
+        (Ok(value), None) => value,
+        (Ok(_), Some(Failure::Panicked)) => panic!("a scoped fiber panicked"),
+        (Ok(_), Some(Failure::NoStack)) => panic!("a scoped fiber was not run: there was no stack for it"),
+        (Ok(_), Some(Failure::ShutDown)) => panic!("a scoped fiber was not run: the runtime is being shut down"),
     }
 }
 
 impl<'scope> Scope<'scope, '_> {
     /// Starts a fiber that may borrow what outlives the scope.
     ///
+    /// In a runtime that is being shut down it is dropped unrun, as by [`spawn`](crate::spawn()): its `join` gives a [`NeverRan`](crate::NeverRan), and if nobody joins it, [`scope`] panics at its end.
+    ///
     /// # Panics
-    /// If the runtime is being shut down or out of memory; [`Builder::spawn_scoped`](crate::Builder::spawn_scoped) gives an error instead.
+    /// If the runtime is out of memory; [`Builder::spawn_scoped`](crate::Builder::spawn_scoped) gives an error instead, and also during a shutdown.
     #[track_caller]
     pub fn spawn<F, T>(&'scope self, f: F) -> ScopedJoinHandle<'scope, T>
     where
@@ -141,15 +146,15 @@ unsafe impl<T: Send> Send for ScopedJoinHandle<'_, T> {}
 unsafe impl<T: Send> Sync for ScopedJoinHandle<'_, T> {}
 
 impl<T> ScopedJoinHandle<'_, T> {
-    /// Waits for the fiber to end, and returns its value, or the payload of its panic.
+    /// Waits for the fiber to end, and returns its value, or the payload of its panic; a [`NeverRan`](crate::NeverRan) if it was not run at all.
     ///
     /// # Suspends
     /// Yes, until the fiber has ended.
     #[track_caller]
-    pub fn join(self) -> std::thread::Result<T> {
+    pub fn join(mut self) -> std::thread::Result<T> {
         let outcome = self.handle.join();
         if outcome.is_err() {
-            self.tally.panic_taken();
+            self.tally.failure_taken(self.fiber().control().failure());
         }
         outcome
     }

@@ -421,7 +421,7 @@ impl<T> Handle<T> {
 
     #[inline]
     #[track_caller]
-    pub(crate) fn join(mut self) -> Result<T, Box<dyn Any + Send>> {
+    pub(crate) fn join(&mut self) -> Result<T, Box<dyn Any + Send>> {
         fork::refuse();
         self.unwatch();
         if !self.is_finished() {
@@ -438,7 +438,7 @@ impl<T> Handle<T> {
     }
 
     #[inline]
-    fn take(mut self) -> Result<T, Box<dyn Any + Send>> {
+    fn take(&mut self) -> Result<T, Box<dyn Any + Send>> {
         assert!(self.claim != Claim::Taken, "a JoinHandle was joined after it had given its outcome to a poll");
         self.claim = Claim::Taken;
         // SAFETY: the fiber is done, the outcome is this handle's and was not taken before.
@@ -566,7 +566,7 @@ impl<T> JoinHandle<T> {
     /// ```
     #[inline]
     #[track_caller]
-    pub fn join(self) -> std::thread::Result<T> {
+    pub fn join(mut self) -> std::thread::Result<T> {
         self.0.join()
     }
 

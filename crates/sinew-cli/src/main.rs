@@ -17,8 +17,8 @@ use clap::{Parser, Subcommand};
 
 /// Most fibers that can be asked for: the library has room for 67 million, and some are the command's own.
 const FIBERS_MAX: u32 = 67_000_000;
-/// Most workers of a runtime.
-const WORKERS_MAX: usize = 64;
+/// Most workers of a runtime; the library's own limit.
+const WORKERS_MAX: usize = 4096;
 /// Workers if nobody says otherwise, at least; the library's own rule.
 const WORKERS_MIN_DEFAULT: usize = 2;
 /// Largest stack of a fiber.
@@ -101,9 +101,15 @@ mod tests {
         for bad in ["0", "67000001", "", "_", "+5", "-5", "1e6", "12 ", "99999999999999999999999"] {
             assert!(fiber_count(bad).is_err(), "{bad:?} was taken for a number of fibers");
         }
-        assert_eq!(worker_count("64"), Ok(64));
-        assert!(worker_count("65").is_err());
+        assert_eq!(worker_count("4096"), Ok(WORKERS_MAX));
+        assert!(worker_count("4097").is_err());
         assert!(worker_count("0").is_err());
+    }
+
+    #[test]
+    fn workers_are_limited_as_by_the_library() {
+        let refusal = sinew::Runtime::builder().workers(WORKERS_MAX + 1).build().unwrap_err().to_string();
+        assert!(refusal.ends_with(&format!("a whole number from 1 to {WORKERS_MAX}")), "{refusal}");
     }
 
     #[test]

@@ -72,7 +72,9 @@ const BAR: &str = "stress [{wide_bar:.cyan/blue}] {pos:>3} / {len} s  {msg}";
 /// Connections that may be open at once in storms of sockets.
 const CONNECTIONS_MAX: usize = 3_500;
 /// Descriptors that the default runtime, which plain threads spawn into, keeps: for each worker a driver's, and a bell's.
-const DESCRIPTORS_KEPT: usize = 4 * crate::WORKERS_MAX;
+const DESCRIPTORS_KEPT: usize = 4 * WORKERS_MAX;
+/// Most workers of a storm: those of a group. More would storm no harder on any machine that this is run on.
+const WORKERS_MAX: usize = 64;
 
 /// Storms over 1 to 64 workers, with every law checked: fibers that spawn, park, wake, sleep and panic, sockets that stall, break and are closed, or schedulers of every kind
 #[derive(clap::Args)]
@@ -90,7 +92,7 @@ pub(crate) struct Arguments {
     seed: Option<u64>,
 
     /// Workers of every round's runtime [default: another number each round]
-    #[arg(long, value_name = "W", value_parser = crate::worker_count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "W", value_parser = worker_count, allow_negative_numbers = true)]
     workers: Option<usize>,
 
     /// Runs this round only, over and over
@@ -308,13 +310,19 @@ fn stream(seed: u64, round: u64, part: u64) -> Random {
     Random::new(random.next() ^ part)
 }
 
+/// A number of workers for storms.
+fn worker_count(text: &str) -> Result<usize, String> {
+    let count = crate::worker_count(text).ok().filter(|&n| n <= WORKERS_MAX);
+    count.ok_or_else(|| format!("it must be a whole number from 1 to {WORKERS_MAX}"))
+}
+
 /// Workers of a round: each run of eight has all of `SIZES` and one more, in an order of its own.
 fn workers_of(seed: u64, round: u64) -> usize {
     let (index, deck_size) = (round.saturating_sub(1), SIZES.len() as u64 + 1);
     let (deck, place) = (index / deck_size, (index % deck_size) as usize);
     let mut random = stream(seed, deck, u64::MAX);
     let mut sizes = SIZES.to_vec();
-    sizes.push(random.between(1, crate::WORKERS_MAX));
+    sizes.push(random.between(1, WORKERS_MAX));
     random.shuffle(&mut sizes);
     sizes[place]
 }

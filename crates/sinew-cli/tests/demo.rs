@@ -45,7 +45,7 @@ fn a_bad_value_is_named_with_what_is_allowed() {
         ("--seconds", "0", "from 0.1 to 86400"),
         ("--seconds", "NaN", "from 0.1 to 86400"),
         ("--size", "-1", "from 1 to 16777216"),
-        ("--workers", "65", "from 1 to 64"),
+        ("--workers", "4097", "from 1 to 4096"),
         ("--io", "kqueue", "uring, epoll or auto"),
     ];
     for (option, value, allowed) in cases {

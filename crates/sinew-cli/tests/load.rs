@@ -96,6 +96,17 @@ fn an_interrupt_ends_a_server_under_load_without_a_word_of_failure() {
     }
 }
 
+#[test]
+fn the_environment_may_ask_for_as_many_workers_as_the_library_takes() {
+    let mut command = command(env!("CARGO_BIN_EXE_sinew"));
+    command.env("SINEW_WORKERS", "100");
+    let server = Server::start_by(command, &["echo"]);
+    let (code, words) = server.end("INT");
+    assert_eq!(code, Some(0), "{words}");
+    let output = support::command(env!("CARGO_BIN_EXE_sinew")).args(["serve", "echo"]).env("SINEW_WORKERS", "4097").output().unwrap();
+    assert!(stderr(&output).contains("from 1 to 4096 (--workers or SINEW_WORKERS)"), "{}", stderr(&output));
+}
+
 /// A connection that is open, and idle, does not keep the server from ending; nor does one whose client does not read.
 #[test]
 fn interrupts_end_a_server_with_open_connections() {

@@ -68,8 +68,8 @@ fn a_bad_value_is_named_with_what_is_allowed() {
         ("--fibers", "-3", "from 1 to 67000000"),
         ("--stack", "64X", "64K"),
         ("--stack", "2G", "from 1 to 1G"),
-        ("--workers", "0", "from 1 to 64"),
-        ("--workers", "65", "from 1 to 64"),
+        ("--workers", "0", "from 1 to 4096"),
+        ("--workers", "4097", "from 1 to 4096"),
     ];
     for (option, value, allowed) in cases {
         let output = sinew(&["demo", "million", option, value]);

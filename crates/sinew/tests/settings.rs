@@ -295,13 +295,13 @@ const OPTIONS: [(&str, &[&str], &str); 17] = [
     ("background", &["64", "one"], "a whole number from 0 to 63"),
     ("queue", &["fifo", "Shared"], "shared or stealing"),
     ("policy", &["fair"], "affinity or balance"),
-    ("spin", &["0", "1000001", "always", "5us"], "never, adaptive, or microseconds from 1 to 1000000"),
+    ("spin", &["0", "86400000001", "always", "5us"], "never, adaptive, or microseconds from 1 to 86400000000"),
     ("steal_ratio", &["1048577", "never"], "a whole number from 0 to 1048576"),
     ("steal_ratio_across_nodes", &["-1"], "a whole number from 0 to 1048576"),
     ("one_cpu_per_worker", &["yes", "2"], "0 or 1"),
     ("shake", &["on"], "0 or 1"),
     ("stack_size", &["0", "2G", "64KB"], "bytes from 1 to 1G, as in 65536, 64K or 1M"),
-    ("deadlock_watch", &["0", "ever"], "a whole number of milliseconds from 1 to 86400000"),
+    ("deadlock_watch", &["0", "86400001", "ever"], "a whole number of milliseconds from 1 to 86400000"),
     ("blocking_threads", &["0", "32769", "many"], "a whole number from 1 to 32768"),
     ("blocking_idle", &["-1", "1s", "86400001"], "a whole number of milliseconds from 0 to 86400000"),
     ("io", &["kqueue", "Uring"], "uring, epoll or auto"),
@@ -331,6 +331,9 @@ fn every_option_of_the_builder_has_a_variable_of_its_name() {
     }
 }
 
+/// The longest time that can be asked for.
+const DAY: Duration = Duration::from_secs(86_400);
+
 /// What can be said wrongly by the builder too is refused there in the same words.
 #[test]
 fn the_builder_and_the_environment_refuse_in_the_same_words() {
@@ -343,11 +346,27 @@ fn the_builder_and_the_environment_refuse_in_the_same_words() {
         ("steal_ratio", new().steal_ratio(1_048_577), "1048577"),
         ("steal_ratio_across_nodes", new().steal_ratio_across_nodes(1 << 21), "2097152"),
         ("stack_size", new().stack_size(0), "0"),
+        ("spin", new().spin(Spin::Fixed(Duration::ZERO)), "0"),
+        ("spin", new().spin(Spin::Fixed(Duration::from_nanos(999))), "999ns"),
+        ("spin", new().spin(Spin::Fixed(DAY + Duration::from_micros(1))), "86400000001"),
+        ("spin", new().spin(Spin::Fixed(Duration::MAX)), "18446744073709551615.999999999s"),
         ("deadlock_watch", new().deadlock_watch(Duration::ZERO), "0"),
+        ("deadlock_watch", new().deadlock_watch(Duration::from_micros(10)), "10µs"),
+        ("deadlock_watch", new().deadlock_watch(DAY + Duration::from_millis(1)), "86400001"),
+        ("deadlock_watch", new().deadlock_watch(Duration::MAX), "18446744073709551615.999999999s"),
+        ("blocking_idle", new().blocking_idle(DAY + Duration::from_millis(1)), "86400001"),
+        ("blocking_idle", new().blocking_idle(Duration::MAX), "18446744073709551615.999999999s"),
         ("blocking_threads", new().blocking_threads(32_769), "32769"),
     ] {
         let (.., allowed) = OPTIONS.iter().find(|(name, ..)| *name == option).unwrap();
         assert_eq!(refusal(builder), format!("RuntimeBuilder::{option}({value}) is refused: it must be {allowed}"));
+    }
+    // The ends of the ranges are within.
+    let least =
+        new().workers(1).spin(Spin::Fixed(Duration::from_micros(1))).deadlock_watch(Duration::from_millis(1)).blocking_idle(Duration::ZERO);
+    let most = new().workers(1).spin(Spin::Fixed(DAY)).deadlock_watch(DAY).blocking_idle(DAY);
+    for builder in [least, most] {
+        builder.build().unwrap();
     }
 }
 
@@ -398,12 +417,22 @@ fn a_size_and_a_profile_of_the_environment_that_do_not_agree_are_both_named() {
         eprintln!("refused: {}", refusal(Runtime::builder()));
         return;
     }
-    let cases: [&[(&str, &str)]; 2] = [&[("SINEW_PROFILE", "io"), ("SINEW_GROUP_SIZE", "2")], &[("SINEW_PROFILE", "custom")]];
-    for variables in cases {
+    let cases: [(&[(&str, &str)], &str); 2] = [
+        (
+            &[("SINEW_PROFILE", "io"), ("SINEW_GROUP_SIZE", "2")],
+            "SINEW_PROFILE and SINEW_GROUP_SIZE do not go together: a group size, here 2, goes with Profile::Custom; Profile::Io finds its own",
+        ),
+        (
+            &[("SINEW_PROFILE", "custom")],
+            "SINEW_PROFILE=\"custom\" is refused: it needs a group size, SINEW_GROUP_SIZE, from 1 to 64, and none is given",
+        ),
+    ];
+    for (variables, expected) in cases {
         let child = in_child(TEST, variables);
         let text = String::from_utf8_lossy(&child.stderr);
-        let line = text.lines().find(|line| line.starts_with("refused: ")).unwrap_or_default();
-        assert!(child.status.success() && line.contains("SINEW_PROFILE") && line.contains("SINEW_GROUP_SIZE"), "{text}");
+        let line = text.lines().find_map(|line| line.strip_prefix("refused: ")).unwrap_or_default();
+        assert!(child.status.success(), "{text}");
+        assert_eq!(line, expected, "{text}");
     }
 }
 

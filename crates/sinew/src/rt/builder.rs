@@ -32,8 +32,10 @@ const ALL_WORKERS_MAX: usize = GROUPS_MAX * WORKERS_MAX;
 /// Idle passes between two thefts from a group of the same node. flare's number.
 const STEAL_RATIO: usize = 16;
 const STEAL_RATIO_MAX: usize = 1 << 20;
-/// A day: the longest time that the environment can ask for.
-const DURATION_MAX_MS: u64 = 86_400_000;
+/// A day: the longest time that can be asked for. Arbitrary; what is meant to be for ever has other names.
+const DURATION_MAX: Duration = Duration::from_secs(86_400);
+const MILLI: Duration = Duration::from_millis(1);
+const MICRO: Duration = Duration::from_micros(1);
 
 /// A description of a runtime.
 ///
@@ -122,7 +124,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// How long an idle worker polls for work before it sleeps. The default is [`Spin::Adaptive`]; where the process may use one CPU only, it is [`Spin::Never`].
+    /// How long an idle worker polls for work before it sleeps. The default is [`Spin::Adaptive`]; where the process may use one CPU only, it is [`Spin::Never`]. A [fixed](Spin::Fixed) time is at least a microsecond and
+    /// at most a day.
     pub fn spin(mut self, spin: Spin) -> Self {
         self.spin = Some(spin);
         self
@@ -209,7 +212,7 @@ impl RuntimeBuilder {
     /// Whoever sleeps, or waits with a time-out, however long, counts as waiting for a moment in time: then there is no report. A fiber that waits for another runtime's is
     /// taken for one that waits for ever.
     ///
-    /// Off by default. Zero is an error of [`build`](Self::build).
+    /// Off by default. The period is at least a millisecond and at most a day.
     pub fn deadlock_watch(mut self, period: Duration) -> Self {
         self.deadlock_watch = Some(period);
         self
@@ -221,7 +224,7 @@ impl RuntimeBuilder {
         self
     }
 
-    /// How long a thread of [`blocking`](crate::blocking()) stays when it has nothing to do. The default is 10 seconds.
+    /// How long a thread of [`blocking`](crate::blocking()) stays when it has nothing to do: a day at most. The default is 10 seconds.
     pub fn blocking_idle(mut self, duration: Duration) -> Self {
         self.blocking_idle = Some(duration);
         self
@@ -246,7 +249,7 @@ impl RuntimeBuilder {
         let pool = self.blocking_pool()?;
         let trace = metrics::trace_period()?;
         let io = self.io_asked()?;
-        let deadlock_watch = duration(self.deadlock_watch, "deadlock_watch", "SINEW_DEADLOCK_WATCH", 1)?;
+        let deadlock_watch = duration(self.deadlock_watch, "deadlock_watch", "SINEW_DEADLOCK_WATCH", MILLI)?;
         if flag(None, "SINEW_AUDIT")? {
             audit::turn_on();
         }
@@ -383,9 +386,12 @@ impl RuntimeBuilder {
         let said = self.profile.or(self.group_size.map(|_| Profile::Custom));
         let profile = named(said, "SINEW_PROFILE", &known)?;
         let profile = profile.unwrap_or(if size.is_some() { Profile::Custom } else { Profile::default() });
-        plan(profile, workers, topology.nodes().len(), topology.cpus.len(), size).map_err(|error| match said {
-            Some(_) => error,
-            None => invalid(format!("SINEW_PROFILE and SINEW_GROUP_SIZE do not go together: {error}")),
+        plan(profile, workers, topology.nodes().len(), topology.cpus.len(), size).map_err(|error| match (said, size) {
+            (Some(_), _) => error,
+            (None, Some(_)) => invalid(format!("SINEW_PROFILE and SINEW_GROUP_SIZE do not go together: {error}")),
+            (None, None) => invalid(format!(
+                "SINEW_PROFILE=\"custom\" is refused: it needs a group size, SINEW_GROUP_SIZE, from 1 to {WORKERS_MAX}, and none is given"
+            )),
         })
     }
 
@@ -393,13 +399,9 @@ impl RuntimeBuilder {
     fn settings(&self, usable: usize) -> io::Result<Settings> {
         let queues = [("shared", Queue::Shared), ("stealing", Queue::Stealing)];
         let policies = [("affinity", Policy::Affinity), ("balance", Policy::Balance)];
-        let spin = match self.spin {
-            Some(spin) => Some(spin),
-            None => environment("SINEW_SPIN", "never, adaptive, or microseconds from 1 to 1000000", spin_named)?,
-        };
-        let spin = spin.unwrap_or(if usable > 1 { Spin::Adaptive } else { Spin::Never });
+        let spin = spin(self.spin)?;
         Ok(Settings {
-            spin,
+            spin: spin.unwrap_or(if usable > 1 { Spin::Adaptive } else { Spin::Never }),
             queue: named(self.queue, "SINEW_QUEUE", &queues)?.unwrap_or_default(),
             policy: named(self.policy, "SINEW_POLICY", &policies)?.unwrap_or_default(),
             migrates: self.migrates,
@@ -418,8 +420,8 @@ impl RuntimeBuilder {
 
     fn blocking_pool(&self) -> io::Result<Pool> {
         let threads = number(self.blocking_threads, "blocking_threads", "SINEW_BLOCKING_THREADS", 1..=blocking::THREADS_MAX)?;
-        let idle = duration(self.blocking_idle, "blocking_idle", "SINEW_BLOCKING_IDLE", 0)?;
-        let idle_ns = idle.map_or(blocking::IDLE_NS, |idle| u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX));
+        let idle = duration(self.blocking_idle, "blocking_idle", "SINEW_BLOCKING_IDLE", Duration::ZERO)?;
+        let idle_ns = idle.map_or(blocking::IDLE_NS, |idle| idle.as_nanos() as u64);
         Ok(Pool::new(threads.unwrap_or(blocking::THREADS_DEFAULT), idle_ns))
     }
 
@@ -434,8 +436,7 @@ impl RuntimeBuilder {
     fn stack_class(&self) -> io::Result<Class> {
         let allowed = "bytes from 1 to 1G, as in 65536, 64K or 1M";
         match self.stack_bytes {
-            Some(bytes) => Class::for_bytes(bytes)
-                .map_err(|_| invalid(format!("RuntimeBuilder::stack_size({bytes}) is refused: it must be {allowed}"))),
+            Some(bytes) => Class::for_bytes(bytes).map_err(|_| refused("stack_size", &bytes.to_string(), allowed)),
             None => {
                 let class = environment("SINEW_STACK_SIZE", allowed, |text| Class::for_bytes(parse_bytes(text)?).ok())?;
                 class.map_or_else(|| Class::for_bytes(stack::DEFAULT_BYTES), Ok)
@@ -451,11 +452,18 @@ fn victims(thief: usize, foreground: usize, nodes: &[Option<usize>], [near, far]
     (0..nodes.len()).filter(same_sort).map(|victim| (victim, ratio(victim))).filter(|&(_, ratio)| ratio != 0).collect()
 }
 
-fn spin_named(text: &str) -> Option<Spin> {
-    match text {
-        "never" => Some(Spin::Never),
-        "adaptive" => Some(Spin::Adaptive),
-        _ => text.parse().ok().filter(|micros| (1..=1_000_000).contains(micros)).map(|micros| Spin::Fixed(Duration::from_micros(micros))),
+/// How long idle workers poll, as the builder says, or else the environment.
+fn spin(said: Option<Spin>) -> io::Result<Option<Spin>> {
+    let allowed = MICRO..=DURATION_MAX;
+    let text = format!("never, adaptive, or microseconds from 1 to {}", DURATION_MAX.as_micros());
+    match said {
+        Some(Spin::Fixed(time)) if !allowed.contains(&time) => Err(refused("spin", &counted(time, MICRO), &text)),
+        Some(_) => Ok(said),
+        None => environment("SINEW_SPIN", &text, |value| match value {
+            "never" => Some(Spin::Never),
+            "adaptive" => Some(Spin::Adaptive),
+            _ => value.parse().ok().map(Duration::from_micros).filter(|time| allowed.contains(time)).map(Spin::Fixed),
+        }),
     }
 }
 
@@ -468,9 +476,20 @@ fn number(said: Option<usize>, option: &str, variable: &str, allowed: RangeInclu
     let text = format!("a whole number from {} to {}", allowed.start(), allowed.end());
     match said {
         Some(n) if allowed.contains(&n) => Ok(Some(n)),
-        Some(n) => Err(invalid(format!("RuntimeBuilder::{option}({n}) is refused: it must be {text}"))),
+        Some(n) => Err(refused(option, &n.to_string(), &text)),
         None => environment(variable, &text, |value| value.parse().ok().filter(|n| allowed.contains(n))),
     }
+}
+
+/// What the builder says cannot be used.
+fn refused(option: &str, value: &str, allowed: &str) -> io::Error {
+    invalid(format!("RuntimeBuilder::{option}({value}) is refused: it must be {allowed}"))
+}
+
+/// A time as the environment would say it; as it is, if it is no whole number of units.
+fn counted(time: Duration, unit: Duration) -> String {
+    let (time_ns, unit_ns) = (time.as_nanos(), unit.as_nanos());
+    if time_ns.is_multiple_of(unit_ns) { (time_ns / unit_ns).to_string() } else { format!("{time:?}") }
 }
 
 /// A number with the name of who said it.
@@ -478,17 +497,14 @@ fn shown(said: Option<usize>, option: &str, variable: &str, n: usize) -> String 
     said.map_or_else(|| format!("{variable}=\"{n}\""), |_| format!("RuntimeBuilder::{option}({n})"))
 }
 
-/// A time that the builder says, or else the environment in milliseconds. The builder may say any but zero, if at least `least_ms` are wanted.
-fn duration(said: Option<Duration>, option: &str, variable: &str, least_ms: u64) -> io::Result<Option<Duration>> {
-    let allowed = least_ms..=DURATION_MAX_MS;
-    let text = format!("a whole number of milliseconds from {least_ms} to {DURATION_MAX_MS}");
+/// A time that the builder says, or else the environment in milliseconds. The builder may say fractions of one too.
+fn duration(said: Option<Duration>, option: &str, variable: &str, least: Duration) -> io::Result<Option<Duration>> {
+    let allowed = least..=DURATION_MAX;
+    let text = format!("a whole number of milliseconds from {} to {}", least.as_millis(), DURATION_MAX.as_millis());
     match said {
-        Some(Duration::ZERO) if least_ms != 0 => Err(invalid(format!("RuntimeBuilder::{option}(0) is refused: it must be {text}"))),
-        Some(_) => Ok(said),
-        None => {
-            let asked = environment(variable, &text, |value| value.parse().ok().filter(|ms| allowed.contains(ms)))?;
-            Ok(asked.map(Duration::from_millis))
-        }
+        Some(time) if allowed.contains(&time) => Ok(said),
+        Some(time) => Err(refused(option, &counted(time, MILLI), &text)),
+        None => environment(variable, &text, |value| value.parse().ok().map(Duration::from_millis).filter(|time| allowed.contains(time))),
     }
 }
 

@@ -86,6 +86,76 @@ fn plain_threads_choose_groups_too() {
     }
 }
 
+/// All that a fiber of a runtime can say of what it spawns there, a thread can that is none of its own; and a fiber of another one.
+#[test]
+fn whoever_spawns_can_choose_the_runtime() {
+    let rt = groups(2, 1).background(1).build().unwrap();
+    let handle = rt.handle();
+    let new = || Builder::new().runtime(&handle);
+    let check = || {
+        let places = [Group::foreground(0), Group::foreground(1), Group::background(0)];
+        let at = places.map(|place| new().group(place).pinned().spawn(group).unwrap().join().unwrap());
+        assert_eq!(at, ["0", "1", "b0"]);
+        let refusal = new().group(Group::background(1)).spawn(group).unwrap_err().to_string();
+        assert_eq!(refusal, "Group::background(1) is refused: the runtime has 1 background group");
+        // The foreground groups, by turns, as nobody here is of one.
+        for place in [Group::nearest(), Group::any()] {
+            let at: BTreeSet<_> = (0..2).map(|_| new().group(place).pinned().spawn(group).unwrap().join().unwrap()).collect();
+            assert_eq!(at.into_iter().collect::<Vec<_>>(), ["0", "1"], "{place:?}");
+        }
+        let batch = new().group(Group::background(0)).spawn_batch((0..20).map(|_| group)).unwrap();
+        assert_eq!(join_all(batch), vec!["b0"; 20]);
+        // SAFETY: it holds nothing over the yield.
+        let moved = unsafe {
+            new().group(Group::foreground(1)).pinned().spawn_migratable(|| {
+                sinew::yield_now();
+                group()
+            })
+        };
+        assert_eq!(moved.unwrap().join().unwrap(), "1");
+        // What it spawns is of that runtime too.
+        let child = new().group(Group::background(0)).spawn(|| sinew::spawn(group).join().unwrap());
+        assert_eq!(child.unwrap().join().unwrap(), "b0");
+        let mut borrowed = String::new();
+        sinew::scope(|s| {
+            let fill = || borrowed = group();
+            new().group(Group::foreground(1)).pinned().spawn_scoped(s, fill).unwrap();
+        });
+        assert_eq!(borrowed, "1");
+    };
+    check();
+    sinew::run(check);
+    // And the default runtime is as it was: none of them has come there.
+    drop(rt);
+    let refusal = new().spawn(|| ()).unwrap_err().to_string();
+    assert_eq!(refusal, "no new fibers: the runtime is being shut down");
+    assert!(new().spawn_batch([|| (), || ()]).is_err());
+}
+
+/// Nobody is woken for what is spawned quietly before the flush of that runtime.
+#[test]
+fn a_flush_from_a_plain_thread_wakes_the_runtime_that_is_meant() {
+    let rt = Runtime::builder().workers(2).spin(Spin::Never).build().unwrap();
+    let handle = rt.handle();
+    let woken = || (rt.metrics().wakes_by_sleeper, rt.metrics().wakes_by_spinner);
+    for flush in [|rt: &Runtime| rt.flush(), |rt: &Runtime| rt.handle().flush()] {
+        poll_until("all to sleep", || rt.metrics().workers.iter().all(|w| w.sleeping));
+        let before = woken();
+        let ran = Arc::new(AtomicUsize::new(0));
+        let quiet = |_| {
+            let ran = ran.clone();
+            Builder::new().runtime(&handle).quiet().spawn(move || ran.fetch_add(1, SeqCst)).unwrap()
+        };
+        let fibers: Vec<_> = (0..10).map(quiet).collect();
+        // That of the default runtime is another matter.
+        sinew::flush();
+        assert_eq!(woken(), before, "somebody was woken");
+        flush(&rt);
+        join_all(fibers);
+        assert_eq!(ran.load(SeqCst), 10);
+    }
+}
+
 #[test]
 fn a_group_that_is_not_there_is_an_error_that_says_how_many_there_are() {
     let rt = groups(2, 1).build().unwrap();

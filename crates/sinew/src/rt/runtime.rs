@@ -11,7 +11,7 @@ use super::builder::RuntimeBuilder;
 use super::context::region;
 use super::metrics::Metrics;
 use super::report::Unfinished;
-use super::spawn::{Builder, JoinHandle, run_in};
+use super::spawn::{JoinHandle, run_in, spawn_in};
 use super::wait::Me;
 use crate::event::source::{Driver, Io};
 use crate::fiber::stack;
@@ -161,14 +161,23 @@ impl Runtime {
     /// Starts a fiber of this runtime, as [`spawn`](crate::spawn()).
     ///
     /// # Panics
-    /// If it is out of memory, or is being shut down and the caller is none of its own fibers.
+    /// If it is out of memory, or is being shut down and the caller is none of its own fibers; [`Builder::runtime`](crate::Builder::runtime) gives errors instead.
     #[track_caller]
     pub fn spawn<F, T>(&self, f: F) -> JoinHandle<T>
     where
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        Builder::new().spawn_in(&self.groups, f).unwrap_or_else(|error| panic!("Runtime::spawn: {error}"))
+        spawn_in(&self.groups, Location::caller(), f).unwrap_or_else(|error| panic!("Runtime::spawn: {error}"))
+    }
+
+    /// Wakes workers for the fibers that were spawned [quietly](crate::Builder::quiet) into this runtime, as [`flush`](crate::flush) in the current one.
+    ///
+    /// # Suspends
+    /// No.
+    pub fn flush(&self) {
+        fork::refuse();
+        self.groups.flush();
     }
 }
 
@@ -216,13 +225,14 @@ impl Handle {
     ///
     /// # Panics
     /// If it is out of memory; also if it is being shut down, or has been, unless one of its own fibers calls: then the fiber is dropped unrun, as by [`spawn`](crate::spawn()).
+    /// [`Builder::runtime`](crate::Builder::runtime) gives errors instead.
     #[track_caller]
     pub fn spawn<F, T>(&self, f: F) -> JoinHandle<T>
     where
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        Builder::new().spawn_in(&self.groups, f).unwrap_or_else(|error| panic!("Handle::spawn: {error}"))
+        spawn_in(&self.groups, Location::caller(), f).unwrap_or_else(|error| panic!("Handle::spawn: {error}"))
     }
 
     /// Runs `f` as a fiber of the runtime and waits for it, as [`run`](crate::run).
@@ -241,6 +251,30 @@ impl Handle {
     /// What the runtime has counted.
     pub fn metrics(&self) -> Metrics {
         Metrics::of(&self.groups)
+    }
+
+    /// Wakes workers for the fibers that were spawned [quietly](crate::Builder::quiet) into the runtime, as [`flush`](crate::flush) in the current one.
+    ///
+    /// # Suspends
+    /// No.
+    ///
+    /// # Examples
+    /// ```
+    /// let runtime = sinew::Runtime::builder().workers(2).build()?;
+    /// let handle = runtime.handle();
+    /// let quiet = |i: u32| sinew::Builder::new().runtime(&handle).quiet().spawn(move || i * i).unwrap();
+    /// let squares: Vec<_> = (0..10).map(quiet).collect();
+    /// handle.flush();
+    /// assert_eq!(squares.into_iter().map(|s| s.join().unwrap()).sum::<u32>(), 285);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn flush(&self) {
+        fork::refuse();
+        self.groups.flush();
+    }
+
+    pub(crate) fn groups(&self) -> &Arc<Groups> {
+        &self.groups
     }
 }
 

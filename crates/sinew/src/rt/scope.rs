@@ -106,11 +106,13 @@ impl<'scope> Scope<'scope, '_> {
         F: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
-        self.launch(Settings::default(), Location::caller(), f).unwrap_or_else(|error| panic!("Scope::spawn: {error}"))
+        self.launch(None, Settings::default(), Location::caller(), f).unwrap_or_else(|error| panic!("Scope::spawn: {error}"))
     }
 
+    /// Starts a fiber of this scope, in these groups, if they are not its own.
     pub(crate) fn launch<F, T>(
         &'scope self,
+        groups: Option<&Arc<Groups>>,
         settings: Settings,
         site: &'static Location<'static>,
         f: F,
@@ -123,7 +125,7 @@ impl<'scope> Scope<'scope, '_> {
         let settings = Settings { family: Some(family), ..settings };
         // SAFETY: `scope` does not return before every fiber of the tally has left it, which it does after its outcome was stored or dropped;
         // so all that lives for `'scope` outlives it.
-        let handle = unsafe { launch(&self.groups, settings, site, f) }?;
+        let handle = unsafe { launch(groups.unwrap_or(&self.groups), settings, site, f) }?;
         Ok(ScopedJoinHandle { handle, tally: &self.tally })
     }
 }

@@ -14,7 +14,7 @@ use super::blocking::asker;
 use super::cancel::within;
 use super::context::{self, refuse_in_region};
 use super::fiber::Fiber;
-use super::runtime::{current_groups, groups_of_thread};
+use super::runtime::{self, current_groups, groups_of_thread};
 use super::scope::{Scope, ScopedJoinHandle};
 use super::wait::Me;
 use crate::base::atomic::Relaxed;
@@ -195,6 +195,18 @@ where
             &default
         }
     };
+    // SAFETY: `F` and `T` are `'static`.
+    unsafe { launch(groups, settings, site, f) }.map(JoinHandle)
+}
+
+/// As [`launch`], in a runtime that the caller need not be of.
+#[inline]
+pub(crate) fn spawn_in<F, T>(groups: &Arc<Groups>, site: &'static Location<'static>, f: F) -> io::Result<JoinHandle<T>>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    let settings = Settings { at_shutdown: AtShutdown::RefuseOthers, ..Settings::default() };
     // SAFETY: `F` and `T` are `'static`.
     unsafe { launch(groups, settings, site, f) }.map(JoinHandle)
 }
@@ -677,7 +689,7 @@ where
         .unwrap_or_else(|error| panic!("sinew::spawn_batch: {error}"))
 }
 
-/// Wakes workers for the fibers that were spawned [quietly](Builder::quiet) in the current runtime; on a plain thread, in the default one.
+/// Wakes workers for the fibers that were spawned [quietly](Builder::quiet) in the current runtime; on a plain thread, in the default one. [`Handle::flush`](crate::Handle::flush) does so in any.
 ///
 /// # Suspends
 /// No.
@@ -875,6 +887,7 @@ where
 pub struct Builder {
     name: Option<Box<str>>,
     stack_bytes: Option<usize>,
+    runtime: Option<runtime::Handle>,
     group: Group,
     launch: Launch,
     pinned: bool,
@@ -902,6 +915,24 @@ impl Builder {
         self
     }
 
+    /// Chooses the runtime whose fiber it will be, whoever spawns it. The default is the current one; on a plain thread, the default runtime.
+    ///
+    /// So that plain threads, and fibers of other runtimes, can choose groups there, [pin](Self::pinned), and spawn [batches](Self::spawn_batch); for fibers that are
+    /// [`quiet`](Self::quiet), [`Handle::flush`](crate::Handle::flush) comes after the last.
+    ///
+    /// # Examples
+    /// ```
+    /// use sinew::{Builder, Group};
+    /// let runtime = sinew::Runtime::builder().workers(1).background(1).build()?;
+    /// let report = Builder::new().runtime(&runtime.handle()).group(Group::background(0)).spawn(|| std::thread::current().name().map(str::to_owned))?;
+    /// assert_eq!(report.join().unwrap().as_deref(), Some("sinew-b0.0"));
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn runtime(mut self, runtime: &runtime::Handle) -> Self {
+        self.runtime = Some(runtime.clone());
+        self
+    }
+
     /// Chooses the group whose workers may run it. The default is [`Group::nearest`].
     ///
     /// Unless it is [pinned](Self::pinned), an idle worker of another group may take it from there before it has started, if it may [steal](crate::RuntimeBuilder::steal_ratio) there.
@@ -922,7 +953,7 @@ impl Builder {
         self
     }
 
-    /// Queues it without waking anybody: who spawns many calls [`flush`] once, after the last. Workers that are awake may run it before; nobody else has to.
+    /// Queues it without waking anybody: who spawns many calls [`flush`] ([`Handle::flush`](crate::Handle::flush) for another [runtime](Self::runtime)) once, after the last. Workers that are awake may run it before; nobody else has to.
     pub fn quiet(mut self) -> Self {
         self.quiet = true;
         self
@@ -939,7 +970,12 @@ impl Builder {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        launch_here(self.settings()?, Location::caller(), f)
+        let (runtime, settings) = self.settings()?;
+        match runtime {
+            None => launch_here(settings, Location::caller(), f),
+            // SAFETY: `F` and `T` are `'static`.
+            Some(runtime) => unsafe { launch(runtime.groups(), settings, Location::caller(), f) }.map(JoinHandle),
+        }
     }
 
     /// Starts many fibers at once, all as described here, as [`spawn_batch`].
@@ -963,22 +999,11 @@ impl Builder {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let settings = self.settings()?;
+        let (runtime, settings) = self.settings()?;
         if settings.launch == Launch::Dispatch {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "Launch::Dispatch is refused: a batch is queued"));
         }
-        launch_batch(&current_groups()?, &settings, Location::caller(), closures)
-    }
-
-    #[track_caller]
-    pub(crate) fn spawn_in<F, T>(self, groups: &Arc<Groups>, f: F) -> io::Result<JoinHandle<T>>
-    where
-        F: FnOnce() -> T + Send + 'static,
-        T: Send + 'static,
-    {
-        let settings = Settings { at_shutdown: AtShutdown::RefuseOthers, ..self.settings()? };
-        // SAFETY: `F` and `T` are `'static`.
-        unsafe { launch(groups, settings, Location::caller(), f) }.map(JoinHandle)
+        launch_batch(&groups_for(runtime)?, &settings, Location::caller(), closures)
     }
 
     /// Starts a fiber that may go on, after a wait or a yield, on another worker.
@@ -1000,13 +1025,13 @@ impl Builder {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let (site, groups) = (Location::caller(), current_groups()?);
-        let settings = Settings { moves: true, ..self.settings()? };
+        let (runtime, settings) = self.settings()?;
+        let settings = Settings { moves: true, ..settings };
         // SAFETY: `F` and `T` are `'static`; the caller has promised the rest.
-        unsafe { launch(&groups, settings, site, f) }.map(JoinHandle)
+        unsafe { launch(&groups_for(runtime)?, settings, Location::caller(), f) }.map(JoinHandle)
     }
 
-    /// Starts a fiber of a scope, as [`Scope::spawn`].
+    /// Starts a fiber of a scope, as [`Scope::spawn`]; of the scope's runtime, if no [other](Self::runtime) was chosen.
     ///
     /// # Errors
     /// As [`spawn`](Self::spawn).
@@ -1016,13 +1041,19 @@ impl Builder {
         F: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
-        scope.launch(self.settings()?, Location::caller(), f)
+        let (runtime, settings) = self.settings()?;
+        scope.launch(runtime.as_ref().map(runtime::Handle::groups), settings, Location::caller(), f)
     }
 
-    fn settings(self) -> io::Result<Settings> {
+    fn settings(self) -> io::Result<(Option<runtime::Handle>, Settings)> {
         let class = self.stack_bytes.map(Class::for_bytes).transpose()?;
-        let Self { name, group: place, launch, pinned, quiet, .. } = self;
+        let Self { name, runtime, group: place, launch, pinned, quiet, .. } = self;
         let at_shutdown = AtShutdown::Refuse;
-        Ok(Settings { name, class, family: None, place, launch, at_shutdown, pinned, quiet, moves: false })
+        Ok((runtime, Settings { name, class, family: None, place, launch, at_shutdown, pinned, quiet, moves: false }))
     }
+}
+
+/// The groups of a runtime that was chosen, or of the current one.
+fn groups_for(runtime: Option<runtime::Handle>) -> io::Result<Arc<Groups>> {
+    runtime.map_or_else(current_groups, |runtime| Ok(runtime.groups().clone()))
 }

@@ -13,6 +13,17 @@ pub mod spawn;
 #[path = "../../../src/rt/wait.rs"]
 pub mod wait;
 
+impl spawn::Builder {
+    /// Spawns into `groups`, as by a handle to their runtime.
+    pub(crate) fn spawn_in<F, T>(self, groups: &std::sync::Arc<crate::sched::groups::Groups>, f: F) -> std::io::Result<spawn::JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.runtime(&runtime::Handle(groups.clone())).spawn(f)
+    }
+}
+
 /// A runtime on shuttle's threads.
 pub mod runtime {
     use std::io;
@@ -26,6 +37,22 @@ pub mod runtime {
     use crate::sched::pool::Pool;
     use crate::sched::settings::{Settings, Spin};
     use crate::sched::worker::{Worker, here, make_ready};
+
+    /// Stands in for a handle to a runtime.
+    #[derive(Clone)]
+    pub struct Handle(pub(crate) Arc<Groups>);
+
+    impl Handle {
+        pub(crate) fn groups(&self) -> &Arc<Groups> {
+            &self.0
+        }
+    }
+
+    impl std::fmt::Debug for Handle {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Handle")
+        }
+    }
 
     pub fn current_groups() -> io::Result<Arc<Groups>> {
         Ok(here().expect("on a worker").groups().clone())

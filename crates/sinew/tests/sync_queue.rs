@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use common::{On, rounds, until};
+use common::{On, alone, in_child, is_child, poll_until, rounds, until};
 use sinew::sync::{Event, ExecutionQueue, Mutex, TaskHandle, TooLate};
 use sinew::{Runtime, spawn, yield_now};
 
 const MILLI: Duration = Duration::from_millis(1);
+const MINUTE: Duration = Duration::from_secs(60);
 
 sinew::fiber_local! {
     #[inherit]
@@ -375,7 +376,7 @@ fn a_shutdown_cancels_the_handler_and_leaves_it_its_tasks() {
     assert_eq!(done.load(SeqCst), 2);
 }
 
-/// Pushes while the runtime is being shut down are executed all the same: by the fiber that is there, or by the pusher.
+/// Pushes while the runtime is being shut down are executed all the same: by the fiber that is there, or by one of the default runtime.
 #[test]
 fn a_shutdown_loses_no_task() {
     for _ in 0..rounds(2_000) {
@@ -438,6 +439,179 @@ fn what_a_shutdown_has_kept_from_being_executed_is_executed_elsewhere() {
         assert_eq!(*notes.lock(), (vec![7], 1));
         joiner.into_iter().for_each(|joiner| joiner.join().unwrap());
     }
+}
+
+/// Runs `f` in a fiber of a runtime that is being shut down, so takes no new fibers; gives what it gave, and whether the shutdown was over in time.
+fn at_a_shutdown<T: Send + 'static>(grace: Duration, f: impl FnOnce() -> T + Send + 'static) -> (std::thread::Result<T>, bool) {
+    let runtime = Runtime::builder().workers(1).build().unwrap();
+    let begun = Arc::new(Event::new());
+    let fiber = {
+        let begun = begun.clone();
+        runtime.spawn(move || {
+            begun.set();
+            until(sinew::cancelled);
+            f()
+        })
+    };
+    begun.wait();
+    let ended = runtime.shutdown_timeout(grace).is_ok();
+    (if ended { fiber.join() } else { Err(Box::new("it has not ended")) }, ended)
+}
+
+/// The handler waits for a lock that the caller of `push`, `stop` or the last drop holds: he goes on all the same, as nobody executes in his own place.
+#[test]
+fn at_a_shutdown_who_pushes_or_stops_does_not_wait_for_the_handler() {
+    type End = fn(ExecutionQueue<usize>);
+    let ends: [End; 3] = [|queue| drop(queue.push(1).unwrap()), |queue| queue.stop(), drop];
+    for (which, end) in ends.into_iter().enumerate() {
+        let notes = Notes::default();
+        let queue = {
+            let notes = notes.clone();
+            ExecutionQueue::new(move |tasks| {
+                for task in tasks.by_ref() {
+                    notes.lock().0.push(task);
+                }
+                notes.lock().1 += usize::from(tasks.is_stopped());
+            })
+        };
+        let theirs = notes.clone();
+        let (_, ended) = at_a_shutdown(Duration::from_secs(10), move || {
+            let mut held = theirs.lock();
+            held.0.push(100);
+            end(queue);
+        });
+        assert!(ended, "it waits for what it holds itself ({which})");
+        // The closure had the last handle.
+        poll_until("the stop", || notes.lock().1 == 1);
+        let executed: &[usize] = if which == 0 { &[100, 1] } else { &[100] };
+        assert_eq!(notes.lock().0, executed);
+    }
+}
+
+/// The caller must not suspend, the handler does: all tasks are executed.
+#[test]
+fn at_a_shutdown_what_is_pushed_inside_no_suspend_is_executed() {
+    let done = Arc::new(AtomicUsize::new(0));
+    let queue = {
+        let done = done.clone();
+        ExecutionQueue::new(move |tasks| {
+            for _ in tasks {
+                sinew::shield(|| sinew::sleep(MILLI));
+                done.fetch_add(1, SeqCst);
+            }
+        })
+    };
+    let theirs = queue.clone();
+    let push = move || sinew::no_suspend(|| (0..3).for_each(|task| drop(theirs.push(task).unwrap())));
+    let (outcome, ended) = at_a_shutdown(MINUTE, push);
+    assert!(outcome.is_ok() && ended);
+    queue.stop();
+    queue.join().unwrap();
+    assert_eq!(done.load(SeqCst), 3);
+}
+
+/// There is a new task whenever one is executed, until the push has returned.
+#[test]
+fn at_a_shutdown_a_push_returns_although_others_go_on() {
+    let (returned, in_time) = (Arc::new(Event::new()), Arc::new(AtomicBool::new(false)));
+    let slot: Arc<Mutex<Option<ExecutionQueue<()>>>> = Arc::default();
+    let queue = {
+        let (returned, in_time, slot) = (returned.clone(), in_time.clone(), slot.clone());
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        ExecutionQueue::new(move |tasks| {
+            for () in tasks {
+                match returned.is_set() {
+                    true => in_time.store(true, SeqCst),
+                    false if std::time::Instant::now() > end => {}
+                    false => drop(slot.lock().as_ref().unwrap().push(()).unwrap()),
+                }
+            }
+        })
+    };
+    *slot.lock() = Some(queue.clone());
+    let theirs = queue.clone();
+    let (outcome, ended) = at_a_shutdown(MINUTE, move || {
+        drop(theirs.push(()).unwrap());
+        returned.set();
+    });
+    assert!(outcome.is_ok() && ended);
+    slot.lock().take();
+    queue.stop();
+    queue.join().unwrap();
+    assert!(in_time.load(SeqCst), "the push executed");
+}
+
+/// With neither a fiber nor a thread to be had nothing is executed; then the next call sees to it, or a join that waits already.
+#[test]
+fn what_nobody_could_be_had_for_is_executed_later() {
+    const NAME: &str = "what_nobody_could_be_had_for_is_executed_later";
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    let (queue, notes) = noting();
+    let theirs = queue.clone();
+    sinew::hidden::fail_blocking_threads(true);
+    let (outcome, _) = at_a_shutdown(MINUTE, move || drop(theirs.push(1).unwrap()));
+    outcome.unwrap();
+    assert_eq!((queue.len(), notes.lock().0.len()), (1, 0));
+    queue.push(2).unwrap();
+    poll_until("both", || notes.lock().0 == [1, 2]);
+    // A fiber of the runtime that ends joins; threads are to be had when it waits.
+    let theirs = queue.clone();
+    let waits = Arc::new(AtomicBool::new(false));
+    let mends = {
+        let waits = waits.clone();
+        std::thread::spawn(move || {
+            poll_until("the join", || waits.load(SeqCst));
+            std::thread::sleep(20 * MILLI);
+            sinew::hidden::fail_blocking_threads(false);
+        })
+    };
+    let (outcome, _) = at_a_shutdown(MINUTE, move || {
+        theirs.push(3).unwrap();
+        theirs.stop();
+        assert!(theirs.join_timeout(MILLI).is_none());
+        waits.store(true, SeqCst);
+        theirs.join().unwrap();
+    });
+    outcome.unwrap();
+    mends.join().unwrap();
+    assert_eq!(*notes.lock(), (vec![1, 2, 3], 1));
+}
+
+/// There is no control block for a fiber: the caller does not execute, and the tasks are executed when there is one.
+#[test]
+fn tasks_wait_while_there_is_no_memory_for_a_fiber() {
+    const NAME: &str = "tasks_wait_while_there_is_no_memory_for_a_fiber";
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        assert_eq!(text.matches("an ExecutionQueue waits").count(), 1, "{text}");
+        return;
+    }
+    let (queue, notes) = noting();
+    alone(|| {
+        sinew::hidden::limit_blocks(0);
+        let mut parked = Vec::new();
+        while let Ok(handle) = sinew::Builder::new().spawn(sinew::park) {
+            parked.push(handle);
+        }
+        (0..3).for_each(|task| drop(queue.push(task).unwrap()));
+        assert_eq!(notes.lock().0.len(), 0);
+        sinew::sleep(20 * MILLI);
+        assert_eq!((queue.len(), notes.lock().0.len()), (3, 0));
+        sinew::hidden::limit_blocks(usize::MAX >> 8);
+        until(|| notes.lock().0 == [0, 1, 2]);
+        for handle in parked {
+            handle.fiber().unpark();
+            handle.join().unwrap();
+        }
+    });
+    queue.stop();
+    queue.join().unwrap();
 }
 
 #[test]

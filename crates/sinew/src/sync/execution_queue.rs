@@ -1,19 +1,21 @@
 //! `ExecutionQueue`: many give tasks, one fiber at a time executes them; bthread's.
 //!
 //! The fiber is started by the first task and ends when there is none left, so a queue that rests costs a little memory only. A push is a lock for a few dozen instructions, and starts a
-//! fiber only if none is there.
+//! fiber only if none is there. Nobody executes in its own place: a handler may wait for what the caller holds, may not wait where he must not, and has no end while others push. So where no fiber is to be had, since the
+//! runtime is being shut down or there is no memory, a thread tries again, in the default runtime.
 //!
 //! # Invariants
-//! I1. `executing` is set by the one who starts a fiber (or executes himself), under the lock, and taken away by that fiber, under the lock, when nothing is left. While it is set, that fiber alone
+//! I1. `executing` is set by the one who starts a fiber, or has a thread start one, under the lock, and taken away by that fiber, under the lock, when nothing is left. While it is set, that fiber alone
 //!     uses the handler.
-//! I2. If there are tasks, or a stop that the handler was not told of, somebody executes, or is about to: whose fiber was dropped unrun by a shutdown has another one started, by itself if it has not left `start`, else by a thread. (If
-//!     there is no thread to be had, the next push, stop or join sees to it, or the drop of the last handle.)
+//! I2. If there are tasks, or a stop that the handler was not told of, somebody executes, or is about to: whose fiber was refused, or dropped unrun by a shutdown, has another one started by a thread. (If
+//!     there is no thread to be had, the next push, stop or join sees to it, or the drop of the last handle. A join tries until it is so.)
 //! I3. Tasks are dropped, and the handler is called and dropped, without the lock (law R2).
 
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::fmt;
+use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,12 +24,20 @@ use super::event::Event;
 use crate::fiber::Id;
 use crate::fiber::task::{discard, quietly};
 use crate::os::lock::Lock;
-use crate::os::{fork, thread};
+use crate::os::{clock, fork, thread};
+use crate::rt::pauses::Shortage;
 use crate::rt::spawn::spawn_bare;
-use crate::rt::wait::{current, may_wait, yield_now};
+use crate::rt::wait::{current, yield_now};
 
 /// Tasks of each kind that a queue that rests keeps room for. Arbitrary.
 const ROOM_KEPT: usize = 64;
+
+/// How long a thread that could not start a fiber waits before it tries again, and the longest that it waits: each is twice the one before. Arbitrary.
+const PAUSE: Duration = Duration::from_micros(100);
+const PAUSE_MAX: Duration = Duration::from_millis(10);
+
+/// Of memory for the fibers of all queues.
+static SHORTAGE: Shortage = Shortage::new();
 
 /// Executes tasks one after another, in a fiber that lives as long as there are some. Clones are handles to the same queue.
 ///
@@ -40,7 +50,8 @@ const ROOM_KEPT: usize = 64;
 /// # Where it runs
 /// In the runtime and the group of whoever pushes, or stops, while nobody executes; from plain threads in the default runtime. So it may be another each time the queue was empty. It has no
 /// [inherited](crate::fiber_local) locals of those who push. When that runtime is shut down, the fiber is cancelled as all others are: [`cancelled`](crate::cancelled()) is true in the handler, and its cancel points fail; what was pushed is
-/// executed all the same. In the place of a fiber that had not begun by then another one begins, in the default runtime.
+/// executed all the same. In the place of a fiber that had not begun by then another one begins, in the default runtime; so it does where one was refused, be it for the shutdown or for want of memory, which is tried again until there is some, and said on stderr. The
+/// caller never executes, whatever happens. (A queue whose last handle goes when there is neither a fiber nor a thread to be had is dropped with its tasks.)
 ///
 /// # Panics of the handler
 /// Only the task in hand is gone with it, or the first one if it has taken none: so there is an end. The handler is called again with the others; [`join`](Self::join) gives the first panic.
@@ -211,7 +222,7 @@ impl<T: Send + 'static> ExecutionQueue<T> {
     /// Puts `task` behind all others. Its handle can cancel it; drop that to forget it.
     ///
     /// # Suspends
-    /// No. If no fiber can be started, since the runtime is being shut down, the caller executes the tasks himself.
+    /// No; and the handler does not run before it returns, unless another worker runs it.
     ///
     /// # Errors
     /// The task, if the queue was stopped.
@@ -270,7 +281,7 @@ impl<T: Send + 'static> ExecutionQueue<T> {
     #[track_caller]
     pub fn join(&self) -> std::thread::Result<()> {
         self.before_join();
-        self.shared().ended.wait();
+        self.shared().await_end(u64::MAX);
         self.shared().outcome()
     }
 
@@ -284,7 +295,7 @@ impl<T: Send + 'static> ExecutionQueue<T> {
     #[track_caller]
     pub fn join_timeout(&self, timeout: Duration) -> Option<std::thread::Result<()>> {
         self.before_join();
-        self.shared().ended.wait_timeout(timeout).then(|| self.shared().outcome())
+        self.shared().await_end(clock::deadline_ns(timeout)).then(|| self.shared().outcome())
     }
 
     #[track_caller]
@@ -292,7 +303,6 @@ impl<T: Send + 'static> ExecutionQueue<T> {
         fork::refuse();
         let executor = self.shared().state.lock().executor;
         assert!(executor.is_none() || executor != Some(current().id()), "an ExecutionQueue was joined by its own handler");
-        self.shared().execute_if_forgotten();
     }
 
     #[track_caller]
@@ -307,7 +317,8 @@ impl<T: Send + 'static> ExecutionQueue<T> {
         let idle = !std::mem::replace(&mut state.executing, true);
         drop(state);
         if idle {
-            shared.start();
+            // If there is nobody to be had, I2 says who sees to it.
+            let _ = shared.start();
         }
         Ok(TaskHandle { shared: shared.clone(), number: Number { urgency, place } })
     }
@@ -321,7 +332,8 @@ impl<T: Send + 'static> Shared<T> {
     #[track_caller]
     fn stop(self: &Arc<Self>) {
         self.state.lock().stopped = true;
-        self.execute_if_forgotten();
+        // If there is nobody to be had, I2 says who sees to it.
+        let _ = self.execute_if_forgotten();
     }
 
     /// Whether there is something to execute, or to tell the handler.
@@ -329,38 +341,81 @@ impl<T: Send + 'static> Shared<T> {
         state.has_tasks() || (state.stopped && !self.ended.is_set())
     }
 
-    /// Sees to it that somebody executes what is there (I2).
+    /// Sees to it that somebody executes what is there (I2); `false` if there is neither a fiber nor a thread to be had.
     #[track_caller]
-    fn execute_if_forgotten(self: &Arc<Self>) {
+    fn execute_if_forgotten(self: &Arc<Self>) -> bool {
         let mut state = self.state.lock();
         let start = self.is_due(&state) && !state.executing;
         state.executing |= start;
         drop(state);
-        if start {
-            self.start();
-        }
+        !start || self.start()
     }
 
-    /// Starts a fiber that executes, or executes itself if there is none to be had. By the one who has set `executing`.
+    /// Starts a fiber that executes, or has a thread start one. By the one who has set `executing`; `false` if it had to be taken away again.
     #[track_caller]
-    fn start(self: &Arc<Self>) {
+    fn start(self: &Arc<Self>) -> bool {
+        self.start_fiber().is_ok() || self.start_elsewhere()
+    }
+
+    /// Starts a fiber that executes, unless somebody else has, or there is nothing left to execute.
+    ///
+    /// # Errors
+    /// If it is refused. `executing` is the caller's again.
+    #[track_caller]
+    fn start_fiber(self: &Arc<Self>) -> io::Result<()> {
         loop {
             self.state.lock().starting = true;
             let executor = Executor { shared: Some(self.clone()) };
-            let refused = spawn_bare(move || executor.execute()).is_err();
+            let started = spawn_bare(move || executor.execute());
             let mut state = self.state.lock();
             state.starting = false;
             // The executor was dropped unrun, here or, meanwhile, by a shutdown.
             let again = self.is_due(&state) && !state.executing;
             state.executing |= again;
             drop(state);
-            if again && refused {
-                Executor { shared: Some(self.clone()) }.execute();
+            if !again {
+                return Ok(());
             }
-            if !again || refused {
-                return;
+            drop(started?);
+        }
+    }
+
+    /// Has a thread start a fiber: not of this runtime, or not before there is memory for it. As [`start`](Self::start).
+    #[cold]
+    fn start_elsewhere(self: &Arc<Self>) -> bool {
+        let shared = self.clone();
+        let started = thread::start("sinew-queue".into(), move || shared.start_at_last()).is_ok();
+        if !started {
+            self.state.lock().executing = false;
+        }
+        started
+    }
+
+    /// Starts a fiber, as soon as there is one to be had. On a thread of its own, which may have no block to wait with.
+    fn start_at_last(self: &Arc<Self>) {
+        let mut pause = PAUSE;
+        while let Err(error) = self.start_fiber() {
+            if SHORTAGE.is_news() {
+                let _ = writeln!(io::stderr(), "sinew: an ExecutionQueue waits: {error}; its tasks are executed when there is room");
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Waits until the handler is gone, at most until `deadline_ns`; whether it is.
+    #[track_caller]
+    fn await_end(self: &Arc<Self>, deadline_ns: u64) -> bool {
+        let left = || Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()));
+        while !self.execute_if_forgotten() {
+            if self.ended.wait_timeout(left().min(PAUSE_MAX)) || left().is_zero() {
+                return self.ended.is_set();
             }
         }
+        if deadline_ns == u64::MAX {
+            self.ended.wait();
+        }
+        self.ended.wait_timeout(left())
     }
 
     fn outcome(&self) -> std::thread::Result<()> {
@@ -449,8 +504,8 @@ impl<T: Send + 'static> Executor<T> {
                 Deed::TellOfStop => unsafe { shared.call_last() },
                 Deed::Leave => return,
             }
-            if !shared.is_empty() && may_wait() {
-                // What the handler has left: others have their turn between two calls. Not where a caller executes himself, inside `no_suspend`.
+            if !shared.is_empty() {
+                // What the handler has left: others have their turn between two calls.
                 yield_now();
             }
         }
@@ -461,12 +516,11 @@ impl<T: Send + 'static> Drop for Executor<T> {
     fn drop(&mut self) {
         let Some(shared) = self.shared.take() else { return };
         let mut state = shared.state.lock();
-        state.executing = false;
-        let forgotten = shared.is_due(&state) && !state.starting;
+        let forgotten = shared.is_due(&state) && !state.starting && !fork::is_child();
+        state.executing = forgotten;
         drop(state);
-        if forgotten && !fork::is_child() {
-            // Not here: it may be a worker's own stack, where nothing may wait.
-            let _ = thread::start("sinew-queue".into(), move || shared.execute_if_forgotten());
+        if forgotten {
+            shared.start_elsewhere();
         }
     }
 }

@@ -6,6 +6,8 @@ pub mod cancel;
 pub mod context;
 #[path = "../../../src/rt/fiber.rs"]
 pub mod fiber;
+#[path = "../../../src/rt/pauses.rs"]
+pub mod pauses;
 #[path = "../../../src/rt/scope.rs"]
 pub mod scope;
 #[path = "../../../src/rt/spawn.rs"]

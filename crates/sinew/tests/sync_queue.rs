@@ -1,6 +1,8 @@
 //! ExecutionQueue: bthread's scenarios; from fibers and threads.
 
 mod common;
+#[path = "common/counting.rs"]
+mod counting;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -8,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use common::{On, alone, in_child, is_child, poll_until, rounds, until};
+use counting::bytes;
 use sinew::sync::{Event, ExecutionQueue, Mutex, TaskHandle, TooLate};
 use sinew::{Runtime, spawn, yield_now};
 
@@ -612,6 +615,109 @@ fn tasks_wait_while_there_is_no_memory_for_a_fiber() {
     });
     queue.stop();
     queue.join().unwrap();
+}
+
+/// Those that were cancelled cost nothing, though the handler has been waiting since before they came.
+#[test]
+fn cancelled_tasks_leave_no_room_behind() {
+    const NAME: &str = "cancelled_tasks_leave_no_room_behind";
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    type Large = (usize, [u8; 56]);
+    let gate = Arc::new(Gate::default());
+    let queue = {
+        let gate = gate.clone();
+        ExecutionQueue::new(move |tasks| {
+            for task in tasks {
+                let (task, _): Large = task;
+                gate.begun.set();
+                gate.open.wait();
+                gate.notes.lock().push(task);
+            }
+        })
+    };
+    let push = |task| queue.push((task, [0; 56])).unwrap();
+    drop(push(0));
+    gate.begun.wait();
+    let (before, early) = (bytes(), [push(1), push(2)]);
+    let room = || bytes().saturating_sub(before);
+    // A tenth of what the cancelled ones would take, and more than a worker takes that starts meanwhile.
+    const LITTLE: usize = 640_000;
+    for task in 0..100_000 {
+        assert!(push(task).cancel().is_ok());
+        assert!(room() < LITTLE, "{} bytes for {} tasks", room(), queue.len());
+    }
+    // Many at once, most of them cancelled after that.
+    let many: Vec<_> = (0..100_000).map(push).collect();
+    let kept = |task: &usize| task % 1_000 == 999;
+    for (task, handle) in many.iter().enumerate().filter(|(task, _)| !kept(task)) {
+        assert_eq!(handle.cancel().map(|(task, _)| task), Ok(task));
+    }
+    assert_eq!(queue.len(), 102);
+    let handles = many.capacity() * size_of::<TaskHandle<Large>>();
+    assert!(room() < handles + LITTLE, "{} bytes for 102 tasks", room() - handles);
+    // All handles are still right, whatever was moved.
+    assert_eq!(early[0].cancel().map(|(task, _)| task), Ok(1));
+    assert!(early[0].cancel().is_err());
+    assert_eq!(many[999].cancel().map(|(task, _)| task), Ok(999));
+    assert!(many.iter().enumerate().all(|(task, handle)| kept(&task) || handle.cancel() == Err(TooLate::Gone)));
+    gate.open.set();
+    queue.stop();
+    queue.join().unwrap();
+    let left: Vec<usize> = (0..100_000).filter(kept).skip(1).collect();
+    assert_eq!(*gate.notes.lock(), [vec![0, 2], left].concat());
+}
+
+/// Pushes, cancels and executions by chance, against a map: each cancel finds its task or finds it gone, and the others come in order.
+#[test]
+fn handles_name_their_tasks_whatever_was_cancelled() {
+    let (allowed, taken) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let queue = {
+        let (allowed, taken) = (allowed.clone(), taken.clone());
+        ExecutionQueue::new(move |tasks| {
+            // As many as the test allows, one at a time.
+            while *allowed.lock() > 0 {
+                let Some(task) = tasks.next() else { return };
+                *allowed.lock() -= 1;
+                taken.lock().push(task);
+            }
+        })
+    };
+    let mut chance = 7u64;
+    let mut below = |limit: usize| {
+        chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (chance >> 33) as usize % limit
+    };
+    let (mut handles, mut model) = (Vec::new(), std::collections::BTreeMap::new());
+    alone(|| {
+        for round in 0..20_000 {
+            // Waves of pushes and of cancels.
+            if below(100) < if round / 1_000 % 2 == 0 { 80 } else { 20 } {
+                model.insert(handles.len(), ());
+                handles.push(queue.push(handles.len()).unwrap());
+            } else if !handles.is_empty() {
+                let task = below(handles.len());
+                assert_eq!(handles[task].cancel().ok(), model.remove(&task).map(|()| task), "task {task}");
+            }
+            if round % 50 == 49 && !model.is_empty() {
+                let count = below(5).min(model.len());
+                *allowed.lock() = count;
+                until(|| *allowed.lock() == 0);
+                let executed = std::mem::take(&mut *taken.lock());
+                let first: Vec<usize> = model.keys().copied().take(count).collect();
+                first.iter().for_each(|task| drop(model.remove(task)));
+                assert_eq!(executed, first);
+            }
+            assert_eq!(queue.len(), model.len());
+        }
+        *allowed.lock() = usize::MAX;
+        queue.stop();
+        queue.join().unwrap();
+    });
+    assert_eq!(*taken.lock(), model.into_keys().collect::<Vec<_>>());
 }
 
 #[test]

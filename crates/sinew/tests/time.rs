@@ -1,8 +1,9 @@
 //! Intervals and timers: own versions of what flare's and bthread's timer tests check, and more.
 
 mod common;
+#[path = "common/counting.rs"]
+mod counting;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -11,34 +12,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use common::{in_child, is_child};
+use counting::bytes;
 use sinew::time::{Cancel, Timer, interval};
 use sinew::{Cut, Runtime, cancelled, current, no_suspend, run, sleep, spawn, timeout, yield_now};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MILLI: Duration = Duration::from_millis(1);
 const MICRO: Duration = Duration::from_micros(1);
-
-/// Counts the bytes in use.
-struct Counting;
-
-static BYTES: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: the system's allocator does it all.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        BYTES.fetch_add(layout.size(), SeqCst);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        BYTES.fetch_sub(layout.size(), SeqCst);
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(memory, layout) };
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 fn runtime(workers: usize) -> Runtime {
     Runtime::builder().workers(workers).build().unwrap()
@@ -570,9 +550,9 @@ fn a_million_armed_timers_are_cheap_and_leave_nothing() {
     Timer::after(MILLI, move || sender.send(()).unwrap()).detach();
     assert_eq!(receiver.iter().count(), 1);
     let stacks = sinew::metrics().stacks;
-    let before = BYTES.load(SeqCst);
+    let before = bytes();
     let timers = arm(TIMERS);
-    let each = (BYTES.load(SeqCst) - before) / TIMERS;
+    let each = (bytes() - before) / TIMERS;
     assert!(each < 256, "{each} bytes per timer");
     assert_eq!(sinew::metrics().stacks, stacks, "a timer took a stack");
     // Cancelled, the callbacks are gone though the values are still here; dropped, all is.
@@ -580,13 +560,13 @@ fn a_million_armed_timers_are_cheap_and_leave_nothing() {
     assert_eq!(gone.load(SeqCst), 10 + TIMERS / 2);
     drop(timers);
     assert_eq!(gone.load(SeqCst), 10 + TIMERS);
-    let left = BYTES.load(SeqCst).saturating_sub(before);
+    let left = bytes().saturating_sub(before);
     assert!(left < 64 * 1024, "{left} bytes are left");
     // Armed and cancelled one by one, nothing heaps up either.
     for _ in 0..TIMERS / 10 {
         drop(arm(1));
     }
-    let left = BYTES.load(SeqCst).saturating_sub(before);
+    let left = bytes().saturating_sub(before);
     assert!(left < 64 * 1024, "{left} bytes are left");
 }
 

@@ -29,7 +29,7 @@ use crate::rt::pauses::Shortage;
 use crate::rt::spawn::spawn_bare;
 use crate::rt::wait::{current, yield_now};
 
-/// Tasks of each kind that a queue that rests keeps room for. Arbitrary.
+/// Tasks of each kind that a queue that rests keeps room for, and cancelled ones that it bears. Arbitrary.
 const ROOM_KEPT: usize = 64;
 
 /// How long a thread that could not start a fiber waits before it tries again, and the longest that it waits: each is twice the one before. Arbitrary.
@@ -129,9 +129,14 @@ struct Number {
 }
 
 /// Tasks in order; `None` is one that was cancelled.
+///
+/// When there are more of these than others, the others move together: so the room is of the size of what is left, whatever an old task waits for. That costs two steps per cancel at most. Those that were moved are no longer where their places say, and are
+/// searched for by halves; all others are found at once.
 struct Line<T> {
+    /// Those that were moved together, with their places: all before those in `tasks`.
+    moved: VecDeque<(u64, Option<T>)>,
     tasks: VecDeque<Option<T>>,
-    /// The place of the first.
+    /// The place of the first in `tasks`.
     first: u64,
     /// Those that were not cancelled.
     left: usize,
@@ -139,7 +144,7 @@ struct Line<T> {
 
 impl<T> Line<T> {
     fn new() -> Self {
-        Self { tasks: VecDeque::new(), first: 0, left: 0 }
+        Self { moved: VecDeque::new(), tasks: VecDeque::new(), first: 0, left: 0 }
     }
 
     fn push(&mut self, task: T) -> u64 {
@@ -149,31 +154,67 @@ impl<T> Line<T> {
     }
 
     fn pop(&mut self) -> Option<(u64, T)> {
-        while let Some(task) = self.tasks.pop_front() {
-            self.first += 1;
+        loop {
+            let (place, task) = self.pop_any()?;
             if let Some(task) = task {
                 self.left -= 1;
-                return Some((self.first - 1, task));
+                return Some((place, task));
             }
         }
-        None
+    }
+
+    /// The next, cancelled or not.
+    fn pop_any(&mut self) -> Option<(u64, Option<T>)> {
+        if let Some(moved) = self.moved.pop_front() {
+            return Some(moved);
+        }
+        let task = self.tasks.pop_front()?;
+        self.first += 1;
+        Some((self.first - 1, task))
     }
 
     fn take(&mut self, place: u64) -> Option<T> {
-        let index = usize::try_from(place.checked_sub(self.first)?).ok()?;
-        let task = self.tasks.get_mut(index)?.take()?;
+        let task = self.at(place)?.take()?;
         self.left -= 1;
+        let cancelled = self.moved.len() + self.tasks.len() - self.left;
         if self.left == 0 {
             // Nobody would come to take the rest away.
             self.empty();
+        } else if cancelled > self.left.max(ROOM_KEPT) {
+            self.move_together();
         }
         Some(task)
+    }
+
+    fn at(&mut self, place: u64) -> Option<&mut Option<T>> {
+        if let Some(index) = place.checked_sub(self.first) {
+            return self.tasks.get_mut(usize::try_from(index).ok()?);
+        }
+        let index = self.moved.binary_search_by_key(&place, |moved| moved.0).ok()?;
+        Some(&mut self.moved[index].1)
+    }
+
+    /// Forgets what was cancelled.
+    #[cold]
+    fn move_together(&mut self) {
+        self.moved.retain(|moved| moved.1.is_some());
+        let places = self.first..;
+        self.first += self.tasks.len() as u64;
+        self.moved.extend(places.zip(self.tasks.drain(..)).filter(|(_, task)| task.is_some()));
+        self.shrink();
     }
 
     /// Forgets what was cancelled, when nothing else is left.
     fn empty(&mut self) {
         self.first += self.tasks.len() as u64;
+        self.moved.clear();
         self.tasks.clear();
+        self.shrink();
+    }
+
+    /// Gives room back, but for as much as there is in use, or a little.
+    fn shrink(&mut self) {
+        self.moved.shrink_to(self.left);
         self.tasks.shrink_to(ROOM_KEPT);
     }
 }
@@ -196,7 +237,7 @@ impl<T> State<T> {
 
     /// Room that was needed once is given back.
     fn rest(&mut self) {
-        self.lines.iter_mut().filter(|line| line.tasks.capacity() > ROOM_KEPT).for_each(Line::empty);
+        self.lines.iter_mut().filter(|line| line.tasks.capacity() > ROOM_KEPT || line.moved.capacity() > 0).for_each(Line::empty);
     }
 }
 

@@ -720,6 +720,70 @@ fn handles_name_their_tasks_whatever_was_cancelled() {
     assert_eq!(*taken.lock(), model.into_keys().collect::<Vec<_>>());
 }
 
+/// One worker, and a handler that takes one task at each call: another fiber has its turn between two calls.
+#[test]
+fn others_have_their_turn_between_two_calls() {
+    alone(|| {
+        let (turns, seen) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let queue = {
+            let (turns, seen) = (turns.clone(), seen.clone());
+            ExecutionQueue::new(move |tasks| {
+                if tasks.next().is_some() {
+                    seen.lock().push(turns.load(SeqCst));
+                }
+            })
+        };
+        let other = {
+            let (turns, seen) = (turns.clone(), seen.clone());
+            spawn(move || {
+                while seen.lock().len() < 5 {
+                    turns.fetch_add(1, SeqCst);
+                    yield_now();
+                }
+            })
+        };
+        until(|| turns.load(SeqCst) > 0);
+        (0..5).for_each(|task| drop(queue.push(task).unwrap()));
+        other.join().unwrap();
+        assert!(seen.lock().is_sorted_by(|earlier, later| earlier < later), "{:?}", seen.lock());
+    });
+}
+
+/// Room for many tasks is given back when they were executed, though the queue lives on.
+#[test]
+fn a_queue_at_rest_keeps_little_room() {
+    const NAME: &str = "a_queue_at_rest_keeps_little_room";
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    let done = Arc::new(AtomicUsize::new(0));
+    let queue = {
+        let done = done.clone();
+        ExecutionQueue::new(move |tasks| {
+            for task in tasks {
+                let _: [u8; 64] = task;
+                done.fetch_add(1, SeqCst);
+            }
+        })
+    };
+    alone(|| {
+        // One worker: all are there before the first is executed.
+        let before = bytes();
+        for _ in 0..2 {
+            (0..10_000).for_each(|_| drop(queue.push([0u8; 64]).unwrap()));
+            (0..10_000).for_each(|_| drop(queue.push_urgent([0u8; 64]).unwrap()));
+            assert!(bytes() - before >= 20_000 * 64);
+            until(|| queue.is_empty());
+            let end = std::time::Instant::now() + Duration::from_secs(10);
+            until(|| bytes().saturating_sub(before) < 128 * 1024 || std::time::Instant::now() > end);
+            assert!(bytes().saturating_sub(before) < 128 * 1024, "{} bytes are kept", bytes() - before);
+        }
+    });
+    assert_eq!(done.load(SeqCst), 40_000);
+}
+
 #[test]
 fn two_queues_push_to_each_other() {
     let rounds = rounds(50_000);

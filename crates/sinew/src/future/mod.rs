@@ -121,7 +121,8 @@ pub fn try_block_on<F: IntoFuture>(future: F) -> Result<F::Output, Cut> {
 
 /// Starts a fiber that runs a future to its end: [`spawn`](crate::spawn()) with [`block_on`].
 ///
-/// The future is polled on one thread for its whole life, so only what makes it has to be `Send`. A [cancel](JoinHandle::cancel) does not cut it short, but what it calls that is a cancel point;
+/// The future is on its fiber's stack for its whole life, and as that stays on one thread, only what makes it has to be `Send`. In a runtime whose started fibers [move](crate::RuntimeBuilder::migrate_started_fibers) it
+/// is polled wherever its fiber is; that it may be is part of the promise made there. A [cancel](JoinHandle::cancel) does not cut it short, but what it calls that is a cancel point;
 /// spawn a closure with [`try_block_on`] for that.
 ///
 /// # Suspends

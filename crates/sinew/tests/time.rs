@@ -570,6 +570,192 @@ fn a_million_armed_timers_are_cheap_and_leave_nothing() {
     assert!(left < 64 * 1024, "{left} bytes are left");
 }
 
+/// Takes all control blocks that are left, until the guard is dropped.
+struct Blocks(Vec<sinew::JoinHandle<()>>);
+
+impl Blocks {
+    fn take() -> Self {
+        sinew::hidden::limit_blocks(0);
+        let mut blocks = Self(Vec::new());
+        blocks.take_more();
+        blocks
+    }
+
+    /// Those too that others have given back meanwhile.
+    fn take_more(&mut self) {
+        while let Ok(parked) = sinew::Builder::new().spawn(sinew::park) {
+            self.0.push(parked);
+        }
+    }
+}
+
+impl Drop for Blocks {
+    fn drop(&mut self) {
+        sinew::hidden::limit_blocks(usize::MAX >> 8);
+        for parked in self.0.drain(..) {
+            parked.fiber().unpark();
+            parked.join().unwrap();
+        }
+    }
+}
+
+/// There is no control block for their fibers when they are due: they run when there is one, and it is said once.
+#[test]
+fn timers_that_lack_memory_are_late_and_do_not_end() {
+    const NAME: &str = "timers_that_lack_memory_are_late_and_do_not_end";
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        assert_eq!(text.matches("timers wait").count(), 1, "{text}");
+        return;
+    }
+    let runtime = runtime(1);
+    runtime.run(|| {
+        let [often, once, stopped] = std::array::from_fn(|_| Arc::new(AtomicUsize::new(0)));
+        let count = |count: &Arc<AtomicUsize>| {
+            let count = count.clone();
+            move || _ = count.fetch_add(1, SeqCst)
+        };
+        let timer = Timer::every(MILLI, count(&often));
+        until(|| often.load(SeqCst) > 2);
+        let (delayed, victim) = (Timer::after(30 * MILLI, count(&once)), Timer::after(30 * MILLI, count(&stopped)));
+        let mut blocks = Blocks::take();
+        // A callback that had its fiber before gives it back.
+        sleep(5 * MILLI);
+        blocks.take_more();
+        let before = often.load(SeqCst);
+        sleep(50 * MILLI);
+        assert_eq!((often.load(SeqCst), once.load(SeqCst)), (before, 0), "there was memory");
+        assert_eq!(victim.cancel(), Cancel::Stopped);
+        drop(blocks);
+        let end = Instant::now() + Duration::from_secs(10);
+        until(|| (often.load(SeqCst) > before + 2 && once.load(SeqCst) == 1) || Instant::now() > end);
+        assert!(often.load(SeqCst) > before + 2, "it ended");
+        assert_ne!(timer.cancel(), Cancel::Done);
+        assert_eq!((once.load(SeqCst), stopped.load(SeqCst)), (1, 0));
+        until(|| delayed.cancel() == Cancel::Done);
+    });
+    runtime.shutdown_timeout(HOUR).unwrap();
+}
+
+/// There is no control block for the driver, neither for a timer that goes on nor for a new one.
+#[test]
+fn timers_that_lack_memory_for_their_driver_are_late_and_do_not_end() {
+    const NAME: &str = "timers_that_lack_memory_for_their_driver_are_late_and_do_not_end";
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        assert_eq!(text.matches("timers wait").count(), 1, "{text}");
+        return;
+    }
+    let runtime = runtime(1);
+    runtime.run(|| {
+        let (runs, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let timer = {
+            let (runs, go) = (runs.clone(), go.clone());
+            Timer::every(MILLI, move || {
+                runs.fetch_add(1, SeqCst);
+                until(|| go.load(SeqCst));
+            })
+        };
+        // This fiber and the callback's are left when the driver has gone.
+        let settled = || sinew::metrics().workers.iter().map(|worker| worker.settled).sum::<usize>();
+        until(|| runs.load(SeqCst) == 1 && settled() == 2);
+        let mut blocks = Blocks::take();
+        go.store(true, SeqCst);
+        sleep(5 * MILLI);
+        blocks.take_more();
+        let once = Arc::new(AtomicUsize::new(0));
+        let theirs = once.clone();
+        let new = Timer::after(MILLI, move || _ = theirs.fetch_add(1, SeqCst));
+        sleep(20 * MILLI);
+        assert_eq!((runs.load(SeqCst), once.load(SeqCst)), (1, 0), "there was memory");
+        drop(blocks);
+        let end = Instant::now() + Duration::from_secs(10);
+        until(|| (runs.load(SeqCst) > 2 && once.load(SeqCst) == 1) || Instant::now() > end);
+        assert!(runs.load(SeqCst) > 2 && once.load(SeqCst) == 1, "{} and {} runs", runs.load(SeqCst), once.load(SeqCst));
+        assert_ne!(timer.cancel(), Cancel::Done);
+        until(|| new.cancel() == Cancel::Done);
+    });
+    runtime.shutdown_timeout(HOUR).unwrap();
+}
+
+/// There are control blocks, but no stacks: a fiber that was started for a callback ends unrun, and another one follows.
+#[test]
+fn timers_that_lack_stacks_are_late_and_do_not_end() {
+    const NAME: &str = "timers_that_lack_stacks_are_late_and_do_not_end";
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        assert!(text.contains("never ran for want of a stack"), "{text}");
+        return;
+    }
+    let (runtime, runs) = (runtime(1), Arc::new(AtomicUsize::new(0)));
+    let theirs = runs.clone();
+    let timer = runtime.run(|| Timer::every(MILLI, move || _ = theirs.fetch_add(1, SeqCst)));
+    common::poll_until("the first runs", || runs.load(SeqCst) > 2);
+    sinew::hidden::fail_memory_after(0);
+    let mut parked = Vec::new();
+    let before = loop {
+        let begun = Arc::new(AtomicBool::new(false));
+        let theirs = begun.clone();
+        let fiber = runtime.spawn(move || {
+            theirs.store(true, SeqCst);
+            sinew::park();
+        });
+        common::poll_until("a stack, or its refusal", || begun.load(SeqCst) || fiber.is_finished());
+        if begun.load(SeqCst) {
+            parked.push(fiber);
+            continue;
+        }
+        // Refused; but a callback may have had the last one.
+        let before = runs.load(SeqCst);
+        std::thread::sleep(50 * MILLI);
+        if runs.load(SeqCst) == before {
+            break before;
+        }
+    };
+    sinew::hidden::fail_memory_after(u64::MAX);
+    common::poll_until("its next runs", || runs.load(SeqCst) > before + 2);
+    assert_ne!(timer.cancel(), Cancel::Done);
+    parked.iter().for_each(|fiber| fiber.fiber().unpark());
+    runtime.shutdown_timeout(HOUR).unwrap();
+}
+
+/// A shutdown while timers lack memory ends them, and waits for none.
+#[test]
+fn a_shutdown_ends_timers_that_lack_memory() {
+    const NAME: &str = "a_shutdown_ends_timers_that_lack_memory";
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    for has_driver in [true, false] {
+        let (runtime, gone) = (runtime(1), Arc::new(AtomicUsize::new(0)));
+        let arm = |delay: Duration| {
+            let inside = Gone(gone.clone());
+            Timer::after(delay, move || drop(inside))
+        };
+        let (blocks, timers) = runtime.run(|| {
+            let early = has_driver.then(|| arm(2 * MILLI));
+            yield_now();
+            let blocks = Blocks::take();
+            let timers = [early.unwrap_or_else(|| arm(2 * MILLI)), arm(MILLI), arm(HOUR)];
+            sleep(5 * MILLI);
+            (blocks, timers)
+        });
+        assert_eq!(gone.load(SeqCst), 0, "there was memory");
+        std::mem::forget(blocks);
+        runtime.shutdown_timeout(HOUR).unwrap();
+        common::poll_until("the end of all", || gone.load(SeqCst) == timers.len());
+        assert!(timers.iter().all(|timer| timer.cancel() == Cancel::Done));
+    }
+}
+
 #[test]
 fn the_driver_leaves_when_there_are_no_timers_and_comes_again() {
     let runtime = runtime(1);

@@ -20,15 +20,17 @@
 //! # Invariants
 //! I1. Phases, links and `until_ns` are used under the service's lock alone; a moment is changed by the one that runs the callback.
 //! I2. The callback belongs to whoever took the phase to RUNNING or ENDED, under the lock; it is called and dropped outside it (law R2).
-//! I3. While anything is armed there is a driver, and it looks at the wheel again before the earliest deadline: `until_ns` is when it will by itself; 0 means it is about to.
+//! I3. While anything is armed, or a runner is owed, there is a driver, and it looks at the wheel again before the earliest deadline: `until_ns` is when it will by itself; 0 means it is about to. If it could not be started for want of
+//!     memory, a thread tries again; if there is no thread to be had, whoever arms the next timer.
 //! I4. The wheel holds a reference to each node in it.
-//! I5. There is a runner, a fiber that was started or refused by the time it is gone, for each node in `due`. A runner takes the earliest, whichever it was started for: so
-//!     callbacks begin in the order of their moments, however the scheduler takes the fibers.
+//! I5. There is a runner, a fiber, for each node in `due`, but for as many as are `owed`. A runner takes the earliest, whichever it was started for: so
+//!     callbacks begin in the order of their moments, however the scheduler takes the fibers. One that was refused, or dropped unrun, is owed again.
+//! I6. No timer ends for want of memory: what cannot be started is tried again until it is there, or the runtime is being shut down.
 
 use std::cell::{Cell, UnsafeCell};
 use std::collections::VecDeque;
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
@@ -40,9 +42,10 @@ use crate::fiber::local::Inherited;
 use crate::fiber::task::quietly;
 use crate::fiber::why::{At, Why};
 use crate::os::lock::Lock;
-use crate::os::{clock, fork};
+use crate::os::{clock, fork, thread};
 use crate::rt::cancel::cancelled;
 use crate::rt::fiber::Fiber;
+use crate::rt::pauses::{Pauses, Shortage};
 use crate::rt::runtime::current_groups;
 use crate::rt::spawn::{Group, Settings, launch_detached, nearest};
 use crate::rt::wait::{Me, current, park_until, yield_now};
@@ -57,13 +60,20 @@ const DUE_KEPT: usize = 1024;
 /// Fibers that the driver starts between two yields. Arbitrary: some tens of microseconds.
 const LAUNCHES_PER_TURN: usize = 64;
 
+/// How long it takes until a driver, or a runner that found no stack, is tried again: at first and at most. Arbitrary; the second is long since it is said of each fiber that never ran for want of a stack.
+const RETRY: Duration = Duration::from_millis(1);
+const RETRY_MAX: Duration = Duration::from_millis(100);
+
+/// Of memory for the fibers of all timers.
+static SHORTAGE: Shortage = Shortage::new();
+
 /// A closure that runs in a fiber at a moment in time, once or again and again.
 ///
 /// It lives as long as this value: dropping it cancels it. [`detach`](Self::detach) lets it go on by itself. Timers belong to the runtime and the group in which they are made (on a plain
 /// thread, the default runtime and one of its groups); its shutdown drops those that are armed. They are cheap: a million can be armed, and a cancelled one gives its memory back at once.
 ///
 /// The callback may block, sleep and spawn like any fiber; it is detached, has nothing of the fiber that made the timer but what it captures (no cancel, no deadline, no
-/// inherited fiber-locals), and never runs beside itself. Callbacks of one group begin in the order of their moments (to about a microsecond), none before its own.
+/// inherited fiber-locals), and never runs beside itself. Callbacks of one group begin in the order of their moments (to about a microsecond), none before its own. Where there is no memory for their fibers they are late, until there is, and that is said on stderr.
 ///
 /// # Examples
 /// ```
@@ -101,7 +111,7 @@ impl Timer {
     /// No.
     ///
     /// # Panics
-    /// If the runtime cannot be started, is being shut down or out of memory, as [`spawn`](crate::spawn()). A panic of `f` is reported like that of any fiber that nobody joins.
+    /// If the runtime cannot be started or is being shut down. A panic of `f` is reported like that of any fiber that nobody joins.
     #[track_caller]
     pub fn after<F>(delay: Duration, f: F) -> Timer
     where
@@ -132,7 +142,7 @@ impl Timer {
     fn new(due_ns: u64, period_ns: u64, callback: Callback, site: &'static Location<'static>) -> Self {
         let groups = current_groups().unwrap_or_else(|error| panic!("sinew::time::Timer: {error}"));
         let node = Node::new(Service::of(&groups).clone(), due_ns, period_ns, callback, site);
-        node.arm(&groups).unwrap_or_else(|error| panic!("sinew::time::Timer: {error}"));
+        node.arm().unwrap_or_else(|error| panic!("sinew::time::Timer: {error}"));
         Timer { node }
     }
 
@@ -218,8 +228,8 @@ impl Node {
     /// Puts it into the wheel, and sees to it that the driver looks in time (I3).
     ///
     /// # Errors
-    /// If there is no driver and none can be started; the timer has ended then.
-    fn arm(self: &Arc<Self>, groups: &Groups) -> io::Result<()> {
+    /// If there is no driver, and the runtime is being shut down; the timer has ended then.
+    fn arm(self: &Arc<Self>) -> io::Result<()> {
         let mut inner = self.service.inner.lock();
         if self.phase.get() == Phase::LastRun {
             drop(inner);
@@ -232,19 +242,7 @@ impl Node {
         unsafe { inner.wheel.arm(&(*Arc::into_raw(self.clone())).entry, due_ns) };
         let call = inner.call_driver(due_ns);
         drop(inner);
-        match call {
-            Call::Nobody => Ok(()),
-            Call::Unpark(driver) => {
-                driver.unpark();
-                Ok(())
-            }
-            Call::Start => {
-                let driver = Driver { service: self.service.clone(), left: false };
-                let settings =
-                    Settings { name: Some("sinew-timers".into()), place: self.service.place, pinned: true, ..Settings::default() };
-                launch_detached(groups, settings, Inherited::default(), Location::caller(), move || driver.run())
-            }
-        }
+        self.service.make(call)
     }
 
     fn cancel(&self) -> Cancel {
@@ -256,9 +254,7 @@ impl Node {
                 let call = inner.call_if_empty();
                 let callback = self.take(Phase::Ended);
                 drop(inner);
-                if let Call::Unpark(driver) = call {
-                    driver.unpark();
-                }
+                self.service.make(call).expect("a driver that is there need not be started");
                 // User code, outside the lock; the caller's own reference keeps the node.
                 drop((of_wheel, callback));
                 Cancel::Stopped
@@ -299,11 +295,11 @@ impl Node {
         let (latest_ns, _) = catch_up(self.due_ns.get(), self.period_ns, clock::now_ns());
         self.due_ns.set(latest_ns.saturating_add(self.period_ns));
         // If it cannot be armed the runtime is being shut down, and it has ended.
-        let _ = current_groups().and_then(|groups| self.arm(&groups));
+        let _ = self.arm();
     }
 }
 
-/// What the fiber of a callback runs: the earliest that is due; if it never runs, that ends all the same.
+/// What the fiber of a callback runs: the earliest that is due. If it never runs, another one is owed (I5).
 struct Runner(Arc<Service>);
 
 impl Runner {
@@ -321,10 +317,12 @@ impl Runner {
 
 impl Drop for Runner {
     fn drop(&mut self) {
-        let node = self.0.inner.lock().due.pop_front();
-        if let Some(node) = node {
-            node.end();
-        }
+        let mut inner = self.0.inner.lock();
+        inner.owed += 1;
+        let call = inner.call_driver(0);
+        drop(inner);
+        // In a runtime that is being shut down it is refused, and what is owed has ended.
+        let _ = self.0.make(call);
     }
 }
 
@@ -350,6 +348,7 @@ fn run(node: &Arc<Node>, callback: Callback) {
 /// The timers of one group.
 struct Service {
     place: Group,
+    groups: Weak<Groups>,
     inner: Lock<Inner>,
 }
 
@@ -357,6 +356,8 @@ struct Inner {
     wheel: Box<Wheel>,
     /// What has come out of the wheel and waits for a runner (I5).
     due: VecDeque<Arc<Node>>,
+    /// Runners that the driver is to start for them.
+    owed: usize,
     /// Whether there is a driver, or one is being started.
     driven: bool,
     /// The driver, once it runs.
@@ -365,6 +366,8 @@ struct Inner {
     until_ns: u64,
     /// When the driver leaves, if nothing is armed; `u64::MAX` while something is.
     leaves_ns: u64,
+    /// Whether a thread is there to start a driver.
+    retried: bool,
 }
 
 // SAFETY: the nodes in the wheel are `Send`, and its references to them kept (I4).
@@ -390,14 +393,104 @@ enum Call {
 
 impl Service {
     /// Those of the caller's group.
-    fn of(groups: &Groups) -> &Arc<Service> {
+    fn of(groups: &Arc<Groups>) -> &Arc<Service> {
         let group = nearest(groups);
         let service = group.timers.get_or_init(|| {
             let wheel = Wheel::boxed(clock::now_ns());
-            let inner = Inner { wheel, due: VecDeque::new(), driven: false, driver: None, until_ns: 0, leaves_ns: u64::MAX };
-            Box::new(Arc::new(Service { place: Group::numbered(groups, group.index), inner: Lock::new(inner) }))
+            let inner = Inner {
+                wheel,
+                due: VecDeque::new(),
+                owed: 0,
+                driven: false,
+                driver: None,
+                until_ns: 0,
+                leaves_ns: u64::MAX,
+                retried: false,
+            };
+            let place = Group::numbered(groups, group.index);
+            Box::new(Arc::new(Service { place, groups: Arc::downgrade(groups), inner: Lock::new(inner) }))
         });
         service.downcast_ref().expect("the timers of a group are of this file")
+    }
+
+    /// Calls the driver.
+    ///
+    /// # Errors
+    /// If it is to be started, and the runtime is being shut down: what was armed has ended then. For want of memory it is tried again, and that is no error.
+    fn make(self: &Arc<Self>, call: Call) -> io::Result<()> {
+        match call {
+            Call::Nobody => Ok(()),
+            Call::Unpark(driver) => {
+                driver.unpark();
+                Ok(())
+            }
+            Call::Start => match self.start_driver() {
+                Err(error) if is_shortage(&error) => Ok(()),
+                started => started,
+            },
+        }
+    }
+
+    /// Starts a driver. By the one who has set `driven`; if it is refused, what is to be done then has been done when this returns.
+    fn start_driver(self: &Arc<Self>) -> io::Result<()> {
+        let driver = Driver { service: self.clone(), left: false };
+        let groups = self.groups.upgrade().ok_or_else(|| io::Error::other("the runtime of a timer is gone"))?;
+        let settings = Settings { name: Some("sinew-timers".into()), place: self.place, pinned: true, ..Settings::default() };
+        launch_detached(&groups, settings, Inherited::default(), Location::caller(), move || driver.run()).inspect_err(tell_of_shortage)
+    }
+
+    /// Has a thread start a driver, as soon as there is memory for one.
+    #[cold]
+    fn start_driver_later(self: &Arc<Self>) {
+        if fork::is_child() || std::mem::replace(&mut self.inner.lock().retried, true) {
+            return;
+        }
+        let service = self.clone();
+        if thread::start("sinew-timers".into(), move || service.start_driver_at_last()).is_err() {
+            self.inner.lock().retried = false;
+        }
+    }
+
+    /// On a thread of its own, which may have no block to wait with.
+    fn start_driver_at_last(self: &Arc<Self>) {
+        let mut pause = RETRY;
+        loop {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(RETRY_MAX);
+            let mut inner = self.inner.lock();
+            if inner.driven || (inner.wheel.armed() == 0 && inner.owed == 0) {
+                inner.retried = false;
+                return;
+            }
+            let call = inner.call_driver(0);
+            drop(inner);
+            // If that fails for good, nothing is armed any more.
+            let _ = self.make(call);
+        }
+    }
+
+    /// Whether its group takes no new fibers.
+    fn is_stopping(&self) -> bool {
+        self.groups.upgrade().is_none_or(|groups| groups.is_stopping())
+    }
+
+    /// Ends what is armed, and what nobody was started for.
+    fn end_all(&self) {
+        let mut inner = self.inner.lock();
+        let mut all = inner.take_all();
+        let owed = std::mem::take(&mut inner.owed);
+        all.extend(inner.due.drain(..owed));
+        drop(inner);
+        // User code, outside the lock.
+        all.into_iter().for_each(|node| quietly(|| node.end()));
+    }
+
+    /// Whether a runner is owed; it is the caller's to start.
+    fn take_owed(&self) -> bool {
+        let mut inner = self.inner.lock();
+        let any = inner.owed > 0;
+        inner.owed -= usize::from(any);
+        any
     }
 
     /// Takes the earliest that is due, to run its callback; `None` if that was cancelled meanwhile.
@@ -450,12 +543,14 @@ impl Inner {
         }
     }
 
-    /// Moves what is due at `now_ns` from the wheel to `due`, earliest first; how many.
+    /// Moves what is due at `now_ns` from the wheel to `due`, earliest first, and owes as many runners; how many.
     fn take_due(&mut self, now_ns: u64) -> usize {
         let before = self.due.len();
         // SAFETY: it comes out of the wheel.
         self.wheel.advance(now_ns, |entry| self.due.push_back(unsafe { out_of_wheel(entry) }));
-        self.due.len() - before
+        let fresh = self.due.len() - before;
+        self.owed += fresh;
+        fresh
     }
 
     /// Takes all there is out of the wheel.
@@ -489,7 +584,20 @@ impl Inner {
     }
 }
 
-/// The driver; if it ends before its time, or never begins, what is armed ends with it.
+/// Whether a fiber was refused for want of memory, so that it may be had later.
+fn is_shortage(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::OutOfMemory
+}
+
+/// Says once that timers are late.
+#[cold]
+fn tell_of_shortage(error: &io::Error) {
+    if is_shortage(error) && SHORTAGE.is_news() {
+        let _ = writeln!(io::stderr(), "sinew: timers wait: {error}; they run when there is room");
+    }
+}
+
+/// The driver. If it ends before its time, or never begins, the runtime is being shut down, and what is armed ends with it; or there is no memory, and another one is started later (I6).
 struct Driver {
     service: Arc<Service>,
     left: bool,
@@ -498,11 +606,12 @@ struct Driver {
 impl Driver {
     fn run(mut self) {
         self.service.inner.lock().driver = Some(current());
+        let mut pauses = Pauses::between(RETRY, RETRY_MAX);
         while !cancelled() {
             let now_ns = clock::now_ns();
             let mut inner = self.service.inner.lock();
-            let due = inner.take_due(now_ns);
-            if due == 0 {
+            let fresh = inner.take_due(now_ns);
+            if inner.owed == 0 {
                 let Some(until_ns) = inner.next_look_ns(now_ns) else {
                     self.left = true;
                     return;
@@ -510,24 +619,38 @@ impl Driver {
                 inner.until_ns = until_ns;
                 drop(inner);
                 park_until(Why::At(At::Timer), until_ns);
-            } else {
-                inner.until_ns = 0;
-                drop(inner);
-                self.launch(due);
+                continue;
             }
+            inner.until_ns = 0;
+            drop(inner);
+            if fresh == 0 {
+                // A runner has come back unrun, for want of a stack. If the pause is cut short the runtime is being shut down.
+                let _ = pauses.pause();
+            } else {
+                pauses = Pauses::between(RETRY, RETRY_MAX);
+            }
+            self.launch();
         }
     }
 
-    /// Starts `count` runners.
-    fn launch(&self, count: usize) {
+    /// Starts the runners that are owed.
+    fn launch(&self) {
         let groups = current_groups().expect("a driver runs on a worker");
-        for launched in 1..=count {
+        let (mut launched, mut pauses) = (0, Pauses::new());
+        while self.service.take_owed() {
+            launched += 1;
             if launched % LAUNCHES_PER_TURN == 0 {
                 yield_now();
             }
             let runner = Runner(self.service.clone());
-            // One that is refused has ended a timer: the runtime is being shut down, or there is no memory.
-            quietly(|| _ = launch_detached(&groups, Settings::default(), Inherited::default(), Location::caller(), move || runner.run()));
+            let refused = launch_detached(&groups, Settings::default(), Inherited::default(), Location::caller(), move || runner.run());
+            // It is owed again.
+            if let Err(error) = refused {
+                tell_of_shortage(&error);
+                if pauses.pause().is_err() {
+                    return;
+                }
+            }
         }
     }
 }
@@ -537,11 +660,11 @@ impl Drop for Driver {
         if self.left {
             return;
         }
-        let mut inner = self.service.inner.lock();
-        let armed = inner.take_all();
-        let _me = inner.leave();
-        drop(inner);
-        // User code, outside the lock.
-        armed.into_iter().for_each(|node| quietly(|| node.end()));
+        let _me = self.service.inner.lock().leave();
+        if self.service.is_stopping() {
+            self.service.end_all();
+        } else {
+            self.service.start_driver_later();
+        }
     }
 }

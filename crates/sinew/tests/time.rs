@@ -111,6 +111,22 @@ fn a_tick_is_a_cancel_point_and_is_still_to_come_when_cut() {
     assert_eq!(fiber.join().unwrap(), Err(Cut::Cancelled));
 }
 
+/// One worker: a fiber that has not begun can run only if the tick, which is due, lets it.
+#[test]
+fn others_run_before_a_tick_that_is_due() {
+    let runtime = runtime(1);
+    runtime.run(|| {
+        let mut ticks = interval(MICRO);
+        for _ in 0..10 {
+            let other = spawn(|| ());
+            std::thread::sleep(10 * MICRO);
+            assert!(!other.is_finished());
+            ticks.tick().unwrap();
+            assert!(other.is_finished(), "a tick that was due let nobody run");
+        }
+    });
+}
+
 #[test]
 fn periods_of_zero_are_refused_and_endless_ones_are_not() {
     assert!(catch_unwind(|| interval(Duration::ZERO)).is_err());
@@ -568,6 +584,38 @@ fn a_million_armed_timers_are_cheap_and_leave_nothing() {
     }
     let left = bytes().saturating_sub(before);
     assert!(left < 64 * 1024, "{left} bytes are left");
+}
+
+/// Room for timers that were due at once is given back when they have run.
+#[test]
+fn many_timers_that_are_due_at_once_leave_no_room_behind() {
+    const NAME: &str = "many_timers_that_are_due_at_once_leave_no_room_behind";
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    const TIMERS: usize = 100_000;
+    let runtime = runtime(1);
+    runtime.run(|| {
+        let ran = Arc::new(AtomicUsize::new(0));
+        let arm = |count: usize| {
+            for _ in 0..count {
+                let ran = ran.clone();
+                Timer::after(MILLI, move || _ = ran.fetch_add(1, SeqCst)).detach();
+            }
+        };
+        // What is made once is there then.
+        arm(10);
+        until(|| ran.load(SeqCst) == 10 && Arc::strong_count(&ran) == 1);
+        let before = bytes();
+        // The only worker does nothing else before all are due.
+        arm(TIMERS);
+        std::thread::sleep(2 * MILLI);
+        until(|| ran.load(SeqCst) == 10 + TIMERS && Arc::strong_count(&ran) == 1);
+        let left = bytes().saturating_sub(before);
+        assert!(left < TIMERS * size_of::<usize>() / 2, "{left} bytes are left");
+    });
 }
 
 /// Takes all control blocks that are left, until the guard is dropped.

@@ -47,7 +47,7 @@ use crate::rt::cancel::cancelled;
 use crate::rt::fiber::Fiber;
 use crate::rt::pauses::{Pauses, Shortage};
 use crate::rt::runtime::current_groups;
-use crate::rt::spawn::{Group, Settings, launch_detached, nearest};
+use crate::rt::spawn::{AtShutdown, Group, Settings, launch_detached, nearest};
 use crate::rt::wait::{Me, current, park_until, yield_now};
 use crate::sched::groups::Groups;
 
@@ -111,7 +111,7 @@ impl Timer {
     /// No.
     ///
     /// # Panics
-    /// If the runtime cannot be started or is being shut down. A panic of `f` is reported like that of any fiber that nobody joins.
+    /// If the runtime cannot be started. In one that is being shut down the timer has ended: `f` is dropped unrun. A panic of `f` is reported like that of any fiber that nobody joins.
     #[track_caller]
     pub fn after<F>(delay: Duration, f: F) -> Timer
     where
@@ -142,7 +142,8 @@ impl Timer {
     fn new(due_ns: u64, period_ns: u64, callback: Callback, site: &'static Location<'static>) -> Self {
         let groups = current_groups().unwrap_or_else(|error| panic!("sinew::time::Timer: {error}"));
         let node = Node::new(Service::of(&groups).clone(), due_ns, period_ns, callback, site);
-        node.arm().unwrap_or_else(|error| panic!("sinew::time::Timer: {error}"));
+        // If it cannot be armed the runtime is being shut down, and it has ended: as what fibers spawn then.
+        let _ = node.arm();
         Timer { node }
     }
 
@@ -435,7 +436,13 @@ impl Service {
     fn start_driver(self: &Arc<Self>) -> io::Result<()> {
         let driver = Driver { service: self.clone(), left: false };
         let groups = self.groups.upgrade().ok_or_else(|| io::Error::other("the runtime of a timer is gone"))?;
-        let settings = Settings { name: Some("sinew-timers".into()), place: self.place, pinned: true, ..Settings::default() };
+        let settings = Settings {
+            name: Some("sinew-timers".into()),
+            place: self.place,
+            pinned: true,
+            at_shutdown: AtShutdown::Refuse,
+            ..Settings::default()
+        };
         launch_detached(&groups, settings, Inherited::default(), Location::caller(), move || driver.run()).inspect_err(tell_of_shortage)
     }
 
@@ -643,7 +650,8 @@ impl Driver {
                 yield_now();
             }
             let runner = Runner(self.service.clone());
-            let refused = launch_detached(&groups, Settings::default(), Inherited::default(), Location::caller(), move || runner.run());
+            let settings = Settings { at_shutdown: AtShutdown::Refuse, ..Settings::default() };
+            let refused = launch_detached(&groups, settings, Inherited::default(), Location::caller(), move || runner.run());
             // It is owed again.
             if let Err(error) = refused {
                 tell_of_shortage(&error);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use common::{On, in_child, is_child, poll_until};
+use common::{On, await_until, in_child, is_child, poll_until};
 use sinew::chan::{Cause, Receiver, RecvError, Select, SendError, Sender, TryRecvError, bounded, never, unbounded};
 use sinew::{Runtime, no_suspend, select, shield, spawn, timeout, yield_now};
 
@@ -1453,5 +1453,48 @@ fn selects_in_a_loop_use_no_more_memory() {
             let grown = BYTES.load(Relaxed).saturating_sub(before);
             assert!(grown <= SLACK, "capacity {capacity}: {grown} bytes more after {count} rounds");
         }
+    });
+}
+
+/// Of several arms of one channel that all wait, each is served at times, in both directions. The peer does not wait itself, so it succeeds only when they are queued: it is the order in which they were that decides.
+#[test]
+fn waiting_arms_of_one_channel_are_served_in_random_order() {
+    const ROUNDS: usize = 300;
+    /// Of a hundred that are expected. Arbitrary.
+    const SERVED_MIN: usize = 30;
+    workers(1).run(|| {
+        let (sender, receiver) = bounded::<usize>(0);
+        let (to_peer, of_peer) = (sender.clone(), receiver.clone());
+        let taker = spawn(move || {
+            let mut served = [0; 3];
+            for _ in 0..ROUNDS {
+                let arm = select! {
+                    recv(receiver) -> got => got.map(|_| 0),
+                    recv(receiver) -> got => got.map(|_| 1),
+                    recv(receiver) -> got => got.map(|_| 2),
+                };
+                served[arm.unwrap()] += 1;
+            }
+            served
+        });
+        (0..ROUNDS).for_each(|i| await_until("arms that receive", || to_peer.try_send(i).is_ok()));
+        let served = taker.join().unwrap();
+        assert!(served.iter().all(|&times| times >= SERVED_MIN), "{served:?}");
+        let giver = spawn(move || {
+            for _ in 0..ROUNDS {
+                let sent = select! {
+                    send(sender, 0) -> sent => sent,
+                    send(sender, 1) -> sent => sent,
+                    send(sender, 2) -> sent => sent,
+                };
+                sent.unwrap();
+            }
+        });
+        let served: [_; 3] = std::array::from_fn(|_| AtomicUsize::new(0));
+        for _ in 0..ROUNDS {
+            await_until("arms that send", || of_peer.try_recv().map(|arm: usize| served[arm].fetch_add(1, Relaxed)).is_ok());
+        }
+        giver.join().unwrap();
+        assert!(served.iter().all(|times| times.load(Relaxed) >= SERVED_MIN), "{served:?}");
     });
 }

@@ -258,6 +258,10 @@ impl<T> Drop for Sender<T> {
             let wakes = call(&mut inside.line);
             drop(inside);
             wakes.pay();
+        // In a forked child the lock may be held for ever.
+        if fork::is_child() {
+            return;
+        }
         }
     }
 }
@@ -270,6 +274,10 @@ impl<T> Drop for Receiver<T> {
         let unread = if inside.receivers == 0 { std::mem::take(&mut inside.kept) } else { VecDeque::new() };
         drop(inside);
         drop(unread);
+        // As in a sender's.
+        if fork::is_child() {
+            return;
+        }
     }
 }
 
@@ -385,3 +393,24 @@ impl fmt::Display for TryRecvError {
 }
 
 impl Error for TryRecvError {}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::forget;
+
+    use super::*;
+    use crate::base::atomic::AS_IN_MEMORY;
+
+    // The lock is held where the fork is made, as by a thread that is not in the child.
+    #[test]
+    fn a_forked_child_drops_handles_though_the_lock_is_held() {
+        if !AS_IN_MEMORY {
+            return;
+        }
+        let (sender, receiver) = broadcast::<u8>(1);
+        let channel = sender.channel.clone();
+        let held = channel.inside.lock();
+        assert!(fork::child_does(|| drop((sender, receiver))));
+        forget(held);
+    }
+}

@@ -351,7 +351,7 @@ impl<T> Clone for Sender<T> {
 impl<T> Drop for Sender<T> {
     #[inline]
     fn drop(&mut self) {
-        if !is_last_handle(&self.channel) {
+        if has_others(&self.channel) {
             self.channel.remove_sender();
         }
     }
@@ -367,17 +367,17 @@ impl<T> Clone for Receiver<T> {
 impl<T> Drop for Receiver<T> {
     #[inline]
     fn drop(&mut self) {
-        if !is_last_handle(&self.channel) {
+        if has_others(&self.channel) {
             self.channel.remove_receiver();
         }
     }
 }
 
-/// Whether the caller's handle is the only one left, of both sides: there is nobody to tell that it goes, and the channel goes with it. Who waits has a handle.
-/// Nothing is read on the strength of this, so it needs no order; the `Arc` has its own.
+/// Whether there is somebody to tell that the caller's handle goes. If it is the only one left, of both sides, the channel goes with it: who waits has a handle.
+/// Nothing is read on the strength of that, so it needs no order; the `Arc` has its own. In a forked child the others are not there, and the lock may be held for ever.
 #[inline]
-fn is_last_handle<T>(channel: &Arc<Channel<T>>) -> bool {
-    Arc::strong_count(channel) == 1
+fn has_others<T>(channel: &Arc<Channel<T>>) -> bool {
+    Arc::strong_count(channel) != 1 && !fork::is_child()
 }
 
 impl<T> fmt::Debug for Sender<T> {
@@ -389,5 +389,27 @@ impl<T> fmt::Debug for Sender<T> {
 impl<T> fmt::Debug for Receiver<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad("Receiver { .. }")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::forget;
+
+    use super::*;
+    use crate::base::atomic::AS_IN_MEMORY;
+
+    // The lock is held where the fork is made, as by a thread that is not in the child.
+    #[test]
+    fn a_forked_child_drops_handles_though_the_lock_is_held() {
+        if !AS_IN_MEMORY {
+            return;
+        }
+        for (sender, receiver) in [bounded::<u8>(0), bounded(1), bounded(2), unbounded()] {
+            let channel = sender.channel.clone();
+            let held = channel.enter();
+            assert!(fork::child_does(|| drop((sender, receiver))));
+            forget(held);
+        }
     }
 }

@@ -228,6 +228,10 @@ struct Turn<'a, T>(&'a Sender<T>);
 
 impl<T> Drop for Turn<'_, T> {
     fn drop(&mut self) {
+        // As in a sender's, where it was `modify` that forked.
+        if fork::is_child() {
+            return;
+        }
         let mut inside = self.0.channel.lock();
         let next = inside.writers.claim_first(|()| ());
         inside.writing = next.is_some();
@@ -380,6 +384,10 @@ impl<T> Clone for Sender<T> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
+        // In a forked child the lock may be held for ever.
+        if fork::is_child() {
+            return;
+        }
         let mut inside = self.channel.lock();
         inside.senders -= 1;
         if inside.senders == 0 {
@@ -399,7 +407,10 @@ impl<T> Clone for Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        self.channel.lock().receivers -= 1;
+        // As in a sender's.
+        if !fork::is_child() {
+            self.channel.lock().receivers -= 1;
+        }
     }
 }
 
@@ -412,5 +423,26 @@ impl<T> fmt::Debug for Sender<T> {
 impl<T> fmt::Debug for Receiver<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad("Receiver { .. }")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::forget;
+
+    use super::*;
+    use crate::base::atomic::AS_IN_MEMORY;
+
+    // The lock is held where the fork is made, as by a thread that is not in the child.
+    #[test]
+    fn a_forked_child_drops_handles_though_the_lock_is_held() {
+        if !AS_IN_MEMORY {
+            return;
+        }
+        let (sender, receiver) = watch(0);
+        let channel = sender.channel.clone();
+        let held = channel.lock();
+        assert!(fork::child_does(|| drop((sender, receiver))));
+        forget(held);
     }
 }

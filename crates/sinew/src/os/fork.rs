@@ -53,3 +53,25 @@ pub(crate) fn refuse() {
         panic!("{REFUSAL}");
     }
 }
+
+/// Whether a child that is forked here comes to the end of `f`.
+#[cfg(test)]
+pub(crate) fn child_does(f: impl FnOnce()) -> bool {
+    /// A child that does nothing for so long hangs. Arbitrary: far longer than a loaded machine makes it wait.
+    const PATIENCE_S: u32 = 20;
+    install(|| ());
+    // SAFETY: the child only does what its test is about, and leaves by `_exit`; its alarm ends it.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: as above.
+        unsafe { libc::alarm(PATIENCE_S) };
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+        // SAFETY: as above.
+        unsafe { libc::_exit(i32::from(done.is_err())) };
+    }
+    std::mem::forget(f);
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid, "the child is ours");
+    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}

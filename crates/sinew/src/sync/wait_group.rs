@@ -8,8 +8,8 @@ use super::monitor::{Monitor, Wait};
 use crate::fiber::state::Cause;
 use crate::fiber::waiters::Waiters;
 use crate::fiber::why::At;
-use crate::os::clock;
 use crate::os::state_lock::STATE_MAX;
+use crate::os::{clock, fork};
 use crate::rt::wait::Me;
 
 /// Waits until all other clones of it were dropped, as crossbeam's.
@@ -110,6 +110,10 @@ impl Clone for WaitGroup {
 
 impl Drop for WaitGroup {
     fn drop(&mut self) {
+        // In a forked child the lock may be held for ever.
+        if fork::is_child() {
+            return;
+        }
         let mut inside = self.monitor.lock();
         inside.state -= 1;
         if inside.state == 0 {
@@ -127,5 +131,25 @@ impl Default for WaitGroup {
 impl fmt::Debug for WaitGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WaitGroup").field("clones", &self.monitor.state()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::atomic::AS_IN_MEMORY;
+
+    // The lock is held where the fork is made, as by a thread that is not in the child.
+    #[test]
+    fn a_forked_child_drops_its_part_though_the_lock_is_held() {
+        if !AS_IN_MEMORY {
+            return;
+        }
+        let (group, part) = (WaitGroup::new(), WaitGroup::new());
+        let inside = group.monitor.lock();
+        let clone = WaitGroup { monitor: group.monitor.clone() };
+        assert!(fork::child_does(|| drop((clone, part))));
+        std::mem::forget(inside);
+        std::mem::forget(group);
     }
 }

@@ -1,3 +1,5 @@
+#[path = "../../../src/os/fork.rs"]
+pub mod fork;
 #[path = "../../../src/os/lock.rs"]
 pub mod lock;
 #[path = "../../../src/os/state_lock.rs"]

@@ -742,3 +742,13 @@ fn channels_of_large_messages_are_made_on_small_stacks() {
     .join()
     .unwrap();
 }
+
+/// Larger than the address space, but not than what an allocation may ask for.
+#[test]
+fn a_channel_for_which_there_is_no_memory_panics() {
+    const TOO_MANY: usize = 1 << 44;
+    for make in [|| drop(bounded::<u64>(TOO_MANY)), || drop(broadcast::<u64>(TOO_MANY)), || drop(bounded::<u64>(usize::MAX))] {
+        let panic = catch_unwind(make).unwrap_err();
+        assert!(panic.downcast_ref::<String>().unwrap().contains("no memory for a channel of"), "{panic:?}");
+    }
+}

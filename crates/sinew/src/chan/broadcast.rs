@@ -12,6 +12,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::buffer::refuse_capacity;
 use super::channel::Until;
 use super::error::{Cause, SendError};
 use super::line::{call, wait_while};
@@ -27,7 +28,7 @@ use crate::rt::wait::{Cut, enter_cancel_point};
 /// It cannot be an arm of a [`select!`](crate::select): let a fiber receive, and forward to a channel that can.
 ///
 /// # Panics
-/// If `capacity` is 0, or so many messages are more than any memory has: room for them is taken at once.
+/// If `capacity` is 0, or there is no memory for so many messages: room for them is taken at once.
 ///
 /// # Examples
 /// ```
@@ -36,9 +37,14 @@ use crate::rt::wait::{Cut, enter_cancel_point};
 /// sender.send("news").unwrap();
 /// assert_eq!((first.recv(), second.recv()), (Ok("news"), Ok("news")));
 /// ```
+#[track_caller]
 pub fn broadcast<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     assert!(capacity > 0, "a broadcast channel keeps one message at least");
-    let inside = Inside { kept: VecDeque::with_capacity(capacity), next: 0, senders: 1, receivers: 1, line: Waiters::new() };
+    let mut kept = VecDeque::new();
+    if kept.try_reserve_exact(capacity).is_err() {
+        refuse_capacity(capacity);
+    }
+    let inside = Inside { kept, next: 0, senders: 1, receivers: 1, line: Waiters::new() };
     let channel = Arc::new(Channel { inside: Lock::new(inside), capacity });
     (Sender { channel: channel.clone() }, Receiver { channel, next: 0 })
 }

@@ -24,6 +24,7 @@ pub(super) enum Buffer<T> {
 }
 
 impl<T> Buffer<T> {
+    #[track_caller]
     pub(super) fn bounded(capacity: usize) -> Self {
         if capacity == 1 && One::<T>::FITS { Buffer::One(One::new()) } else { Buffer::Ring(Ring::new(capacity)) }
     }
@@ -156,8 +157,15 @@ pub(super) struct Ring<T> {
 }
 
 impl<T> Ring<T> {
+    #[track_caller]
     fn new(capacity: usize) -> Self {
-        Self { places: Box::new_uninit_slice(capacity), head: 0, len: 0 }
+        let mut places = Vec::new();
+        if places.try_reserve_exact(capacity).is_err() {
+            refuse_capacity(capacity);
+        }
+        // SAFETY: there is room for so many, and places need no value.
+        unsafe { places.set_len(capacity) };
+        Self { places: places.into_boxed_slice(), head: 0, len: 0 }
     }
 
     #[inline]
@@ -180,6 +188,13 @@ impl<T> Ring<T> {
         self.len -= 1;
         Some(place)
     }
+}
+
+/// Panics since there is no memory for a channel.
+#[cold]
+#[track_caller]
+pub(super) fn refuse_capacity(capacity: usize) -> ! {
+    panic!("there is no memory for a channel of {capacity} messages");
 }
 
 struct Block<T> {

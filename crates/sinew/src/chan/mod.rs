@@ -59,7 +59,7 @@ pub use crate::select;
 /// The memory for so many messages is taken at once.
 ///
 /// # Panics
-/// If so many messages are more than any memory has.
+/// If there is no memory for so many messages.
 ///
 /// # Examples
 /// ```
@@ -73,6 +73,7 @@ pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
 }
 
 /// Makes a channel that holds any number of messages: a send never waits.
+#[track_caller]
 ///
 /// # Examples
 /// ```

@@ -752,3 +752,15 @@ fn a_channel_for_which_there_is_no_memory_panics() {
         assert!(panic.downcast_ref::<String>().unwrap().contains("no memory for a channel of"), "{panic:?}");
     }
 }
+
+#[test]
+fn a_receive_that_was_cut_short_has_found_nothing() {
+    assert_eq!(TryRecvError::from(RecvError::Disconnected), TryRecvError::Disconnected);
+    for error in [RecvError::Cancelled, RecvError::TimedOut] {
+        assert_eq!(TryRecvError::from(error), TryRecvError::Empty);
+    }
+    use broadcast::{RecvError, TryRecvError};
+    assert_eq!(TryRecvError::from(RecvError::Lagged(3)), TryRecvError::Lagged(3));
+    assert_eq!(TryRecvError::from(RecvError::Disconnected), TryRecvError::Disconnected);
+    assert_eq!(TryRecvError::from(RecvError::TimedOut), TryRecvError::Empty);
+}

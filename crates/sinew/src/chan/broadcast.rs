@@ -400,6 +400,17 @@ impl fmt::Display for TryRecvError {
 
 impl Error for TryRecvError {}
 
+impl From<RecvError> for TryRecvError {
+    /// A receive that was cut short is one that found nothing.
+    fn from(error: RecvError) -> Self {
+        match error {
+            RecvError::Lagged(missed) => TryRecvError::Lagged(missed),
+            RecvError::Disconnected => TryRecvError::Disconnected,
+            RecvError::Cancelled | RecvError::TimedOut => TryRecvError::Empty,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::mem::forget;

@@ -224,3 +224,10 @@ impl fmt::Display for TryRecvError {
 }
 
 impl Error for TryRecvError {}
+
+impl From<RecvError> for TryRecvError {
+    /// A receive that was cut short is one that found nothing.
+    fn from(error: RecvError) -> Self {
+        if error.is_disconnected() { TryRecvError::Disconnected } else { TryRecvError::Empty }
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -741,6 +741,174 @@ fn channels_of_large_messages_are_made_on_small_stacks() {
     })
     .join()
     .unwrap();
+}
+
+/// How many turns another fiber of the same worker gets while `hog` runs.
+fn turns_beside(hog: impl FnOnce() + Send) -> usize {
+    let (turns, done) = (AtomicUsize::new(0), AtomicBool::new(false));
+    one_worker().run(|| {
+        scope(|s| {
+            let other = s.spawn(|| {
+                until(|| {
+                    turns.fetch_add(1, SeqCst);
+                    done.load(SeqCst)
+                });
+            });
+            until(|| turns.load(SeqCst) != 0);
+            turns.store(0, SeqCst);
+            let ended = catch_unwind(AssertUnwindSafe(hog));
+            let had = turns.load(SeqCst);
+            done.store(true, SeqCst);
+            other.join().unwrap();
+            ended.map(|()| had).unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    })
+}
+
+/// Operations that need not wait for one turn of the others, at most: the bound is 256, and the first time what was counted before is in vain.
+const OPERATIONS_PER_TURN: usize = 512;
+
+/// A loop over channels that are never empty, or never full, lets others of its worker run: whatever the form of its calls.
+#[test]
+fn a_loop_over_a_channel_that_never_waits_lets_others_run() {
+    const ROUNDS: usize = 5_000;
+    let check = |what: &str, operations: usize, hog: &mut (dyn FnMut() + Send)| {
+        let turns = turns_beside(hog);
+        assert!(turns >= operations / OPERATIONS_PER_TURN, "{what}: {turns} turns in {operations} operations");
+    };
+    for (sender, receiver) in [bounded(1), bounded(7), unbounded()] {
+        check("send and receive", 2 * ROUNDS, &mut || {
+            for i in 0..ROUNDS {
+                sender.send(i).unwrap();
+                assert_eq!(receiver.recv(), Ok(i));
+            }
+        });
+        check("timed send and receive", 2 * ROUNDS, &mut || {
+            for i in 0..ROUNDS {
+                sender.send_timeout(i, LONG).unwrap();
+                assert_eq!(receiver.recv_deadline(Instant::now() + LONG), Ok(i));
+            }
+        });
+        check("select!", 2 * ROUNDS, &mut || {
+            for i in 0..ROUNDS {
+                sinew::select! { send(sender, i) -> sent => sent.unwrap() }
+                sinew::select! { recv(receiver) -> got => assert_eq!(got, Ok(i)), recv(never::<u8>()) -> _ => unreachable!() }
+            }
+        });
+        check("select! with a time-out", 2 * ROUNDS, &mut || {
+            for i in 0..ROUNDS {
+                sender.send(i).unwrap();
+                sinew::select! { recv(receiver) -> got => assert_eq!(got, Ok(i)), default(LONG) => unreachable!() }
+            }
+        });
+    }
+    let (sender, receiver) = unbounded();
+    check("send", ROUNDS, &mut || (0..ROUNDS).for_each(|i| sender.send(i).unwrap()));
+    check("iter", ROUNDS / 2, &mut || assert_eq!(receiver.iter().take(ROUNDS / 2).count(), ROUNDS / 2));
+    check("into_iter", ROUNDS / 2, &mut || assert_eq!(receiver.clone().into_iter().take(ROUNDS / 2).count(), ROUNDS / 2));
+    let (sender, mut receiver) = broadcast(2);
+    check("broadcast", ROUNDS, &mut || {
+        for i in 0..ROUNDS {
+            sender.send(i).unwrap();
+            assert_eq!(receiver.recv(), Ok(i));
+        }
+    });
+    let (sender, mut receiver) = sinew::chan::watch(0);
+    check("watch", ROUNDS, &mut || {
+        for i in 0..ROUNDS {
+            sender.send(i).unwrap();
+            receiver.changed().unwrap();
+        }
+    });
+    check("a channel for each message", ROUNDS, &mut || {
+        for i in 0..ROUNDS {
+            let (sender, receiver) = oneshot();
+            sender.send(i).unwrap();
+            assert_eq!(receiver.recv(), Ok(i));
+        }
+    });
+    let many: Vec<_> = (0..ROUNDS).map(|_| unbounded()).collect();
+    check("many channels", ROUNDS, &mut || many.iter().for_each(|(sender, _)| sender.send(0).unwrap()));
+}
+
+/// What is said never to suspend does not do so for others either, nor does anything where it must not.
+#[test]
+fn what_must_not_suspend_does_not_let_others_run() {
+    const ROUNDS: usize = 5_000;
+    let (sender, receiver) = bounded(1);
+    let turns = turns_beside(|| {
+        for i in 0..ROUNDS {
+            sender.try_send(i).unwrap();
+            assert_eq!(receiver.try_recv(), Ok(i));
+            sinew::select! { send(sender, i) -> sent => sent.unwrap(), default => unreachable!() }
+            assert_eq!(receiver.try_iter().count(), 1);
+        }
+    });
+    assert_eq!(turns, 0);
+    let turns = turns_beside(|| {
+        no_suspend(|| {
+            for i in 0..ROUNDS {
+                sender.send(i).unwrap();
+                assert_eq!(receiver.recv(), Ok(i));
+            }
+        });
+    });
+    assert_eq!(turns, 0);
+}
+
+/// Who lets others run now and then anyway is not made to do so by channels.
+#[test]
+fn one_that_yields_by_itself_lets_others_run_no_more_often() {
+    const ROUNDS: usize = 1_000;
+    let (sender, receiver) = unbounded();
+    let turns = turns_beside(|| {
+        for i in 0..ROUNDS {
+            for _ in 0..10 {
+                sender.send(i).unwrap();
+                assert_eq!(receiver.recv(), Ok(i));
+            }
+            yield_now();
+        }
+    });
+    assert!(turns <= ROUNDS, "{turns} turns for {ROUNDS} yields");
+}
+
+/// A timer comes, and the cancel that it brings is met at the next call: nothing is lost by it.
+#[test]
+fn a_cancel_that_comes_while_others_run_loses_no_message() {
+    one_worker().run(|| {
+        let (sender, receiver) = unbounded();
+        let (to_hog, of_hog) = (sender.clone(), receiver.clone());
+        let hog = spawn(move || {
+            let (mut sent, mut received) = (0, 0);
+            let end = Instant::now() + LONG / 10;
+            while Instant::now() < end {
+                match to_hog.send(sent) {
+                    Ok(()) => sent += 1,
+                    Err(error) => {
+                        assert_eq!((error.value, error.cause), (sent, Cause::Cancelled));
+                        return (sent, received);
+                    }
+                }
+                match of_hog.recv() {
+                    Ok(value) => {
+                        assert_eq!(value, received);
+                        received += 1;
+                    }
+                    Err(error) => {
+                        assert_eq!(error, RecvError::Cancelled);
+                        return (sent, received);
+                    }
+                }
+            }
+            panic!("nobody else came to run");
+        });
+        sinew::sleep(MILLI);
+        hog.cancel();
+        let (sent, received) = hog.join().unwrap();
+        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), (received..sent).collect::<Vec<_>>());
+        drop(sender);
+    });
 }
 
 /// Larger than the address space, but not than what an allocation may ask for.

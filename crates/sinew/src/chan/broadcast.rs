@@ -21,7 +21,7 @@ use crate::fiber::why::At;
 use crate::os::fork;
 use crate::os::lock::Lock;
 use crate::rt::cancel::Cancelled;
-use crate::rt::wait::{Cut, enter_cancel_point};
+use crate::rt::wait::{Cut, enter_counted_cancel_point};
 
 /// Makes a channel that keeps the last `capacity` messages, whose every message reaches every receiver.
 ///
@@ -218,7 +218,7 @@ impl<T: Clone> Receiver<T> {
 
     #[track_caller]
     fn recv_until(&mut self, until: Until) -> Result<T, RecvError> {
-        enter_cancel_point()?;
+        enter_counted_cancel_point()?;
         loop {
             match self.try_recv() {
                 Ok(value) => return Ok(value),
@@ -258,32 +258,32 @@ impl<T> Clone for Sender<T> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
+        // In a forked child the lock may be held for ever.
+        if fork::is_child() {
+            return;
+        }
         let mut inside = self.channel.inside.lock();
         inside.senders -= 1;
         if inside.senders == 0 {
             let wakes = call(&mut inside.line);
             drop(inside);
             wakes.pay();
-        // In a forked child the lock may be held for ever.
-        if fork::is_child() {
-            return;
-        }
         }
     }
 }
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
+        // As in a sender's.
+        if fork::is_child() {
+            return;
+        }
         let mut inside = self.channel.inside.lock();
         inside.receivers -= 1;
         // What is kept is for those who are there: a later one does not get it.
         let unread = if inside.receivers == 0 { std::mem::take(&mut inside.kept) } else { VecDeque::new() };
         drop(inside);
         drop(unread);
-        // As in a sender's.
-        if fork::is_child() {
-            return;
-        }
     }
 }
 

@@ -17,6 +17,11 @@
 //! # Order
 //! Messages are received in the order in which they were sent. Those who wait, on either side, are served in the order in which they came, and nobody overtakes them.
 //!
+//! # Turns
+//! A fiber that loops over channels and never has to wait lets the others of its worker run all the same, after 256 calls or so: at the entry of a call that may suspend, be it a send to an [`unbounded`] channel.
+//! It is not a cancel point of its own. It does not happen inside [`no_suspend`](crate::no_suspend), nor in what is said never to suspend: `try_send`, `try_recv`, `try_iter`, a `select!` with `default`, the sends of
+//! `oneshot`, `broadcast` and `watch`. A loop of those holds its worker; a [`yield_now`](crate::yield_now) in it helps.
+//!
 //! # Large messages
 //! A message is moved, through the stacks of both sides, and a fiber's stack is small: one of many kilobytes belongs in a `Box`.
 
@@ -39,7 +44,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::os::fork;
-use crate::rt::wait::enter_cancel_point;
+use crate::rt::wait::enter_counted_cancel_point;
 pub use broadcast::broadcast;
 use buffer::Buffer;
 use channel::{Channel, Until};
@@ -68,12 +73,12 @@ pub use crate::select;
 /// assert_eq!(receiver.iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
 /// numbers.join().unwrap().unwrap();
 /// ```
+#[track_caller]
 pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     new(Buffer::bounded(capacity))
 }
 
-/// Makes a channel that holds any number of messages: a send never waits.
-#[track_caller]
+/// Makes a channel that holds any number of messages: a send never waits, but it may [let others run](self#turns).
 ///
 /// # Examples
 /// ```
@@ -134,7 +139,7 @@ impl<T> Sender<T> {
     /// Sends `value`, and waits while the channel is full; if it holds none, until a receiver takes it.
     ///
     /// # Suspends
-    /// While there is no room. A [cancel point](crate::cancelled): one that is cut short has not sent, and gives the message back. It fails also where it
+    /// While there is no room, and for a [turn](super::chan#turns) of others after very many calls. A [cancel point](crate::cancelled): one that is cut short has not sent, and gives the message back. It fails also where it
     /// would not have to wait, if the caller is cancelled or late already.
     ///
     /// # Errors
@@ -182,7 +187,7 @@ impl<T> Sender<T> {
     #[inline]
     #[track_caller]
     fn send_until(&self, value: T, until: Until) -> Result<(), SendError<T>> {
-        match enter_cancel_point() {
+        match enter_counted_cancel_point() {
             Ok(()) => self.channel.send(value, until),
             Err(cut) => Err(SendError::new(value, cut)),
         }
@@ -232,7 +237,7 @@ impl<T> Receiver<T> {
     /// Receives the oldest message, and waits for one while there is none.
     ///
     /// # Suspends
-    /// While the channel is empty. A [cancel point](crate::cancelled): one that is cut short has received nothing, and no message is lost. It fails also where it
+    /// While the channel is empty, and for a [turn](super::chan#turns) of others after very many calls. A [cancel point](crate::cancelled): one that is cut short has received nothing, and no message is lost. It fails also where it
     /// would not have to wait, if the caller is cancelled or late already.
     ///
     /// # Errors
@@ -288,7 +293,7 @@ impl<T> Receiver<T> {
     #[inline]
     #[track_caller]
     fn recv_until(&self, until: Until) -> Result<T, RecvError> {
-        enter_cancel_point()?;
+        enter_counted_cancel_point()?;
         self.channel.receive(until)
     }
 

@@ -32,7 +32,7 @@ use crate::fiber::why::{At, Why};
 use crate::fiber::{Claimed, Control};
 use crate::os::fork;
 use crate::os::lock::{Held, Lock};
-use crate::rt::wait::{Cut, Me, enter_cancel_point};
+use crate::rt::wait::{Cut, Me, enter_counted_cancel_point};
 
 /// Waits for several sends and receives at once, and does the first that can be done.
 ///
@@ -481,7 +481,7 @@ fn choose_of<'a>(arms: &[AnyArm<'a>], order: &mut [usize], held: &mut [Option<He
     fork::refuse();
     let mut cut = None;
     if patience.0.is_some() {
-        cut = enter_cancel_point().err();
+        cut = enter_counted_cancel_point().err();
     }
     if cut.is_none() {
         order.iter_mut().enumerate().for_each(|(index, place)| *place = index);

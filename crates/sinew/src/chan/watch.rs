@@ -25,7 +25,7 @@ use crate::fiber::waiters::Waiters;
 use crate::fiber::why::At;
 use crate::os::fork;
 use crate::os::lock::{Held, Lock};
-use crate::rt::wait::{Cut, enter_cancel_point};
+use crate::rt::wait::{Cut, enter_counted_cancel_point};
 
 /// Makes a channel that holds one value, whose receivers see the last one that was sent.
 ///
@@ -202,7 +202,7 @@ impl<T> Sender<T> {
     #[track_caller]
     fn take_turn(&self) -> Result<Turn<'_, T>, Cut> {
         fork::refuse();
-        enter_cancel_point()?;
+        enter_counted_cancel_point()?;
         let is_anothers = |inside: &mut Inside<T>| std::mem::replace(&mut inside.writing, true);
         if is_anothers(&mut self.channel.lock()) {
             // Who claims this one leaves it the turn.
@@ -303,7 +303,7 @@ impl<T> Receiver<T> {
 
     #[track_caller]
     fn changed_until(&mut self, until: Until) -> Result<(), RecvError> {
-        enter_cancel_point()?;
+        enter_counted_cancel_point()?;
         if !self.has_changed()? {
             let seen = self.seen;
             let must_wait = |inside: &mut Inside<T>| inside.version == seen && inside.senders > 0;
@@ -361,7 +361,7 @@ impl<T> Receiver<T> {
 
     #[track_caller]
     fn wait_for_until(&mut self, mut condition: impl FnMut(&T) -> bool, until: Until) -> Result<Ref<T>, RecvError> {
-        enter_cancel_point()?;
+        enter_counted_cancel_point()?;
         let until = until.fixed();
         loop {
             let value = self.borrow_and_update();

@@ -155,12 +155,43 @@ impl Me {
 pub(crate) fn enter_cancel_point() -> Result<(), Cut> {
     let free = match fiber() {
         Some((_, control)) => is_free(control),
-        None => {
-            fork::refuse();
-            with_block(is_free).unwrap_or(true)
-        }
+        None => thread_is_free(),
     };
     if free { Ok(()) } else { fail_at_entry() }
+}
+
+/// As `enter_cancel_point`, of a call that others are kept waiting by if it is made over and over and never has to wait: then it lets them run first, from time to time.
+#[inline]
+#[track_caller]
+pub(crate) fn enter_counted_cancel_point() -> Result<(), Cut> {
+    let free = match fiber() {
+        Some((worker, _)) if worker.count_call() => return enter_after_look(),
+        Some((_, control)) => is_free(control),
+        None => thread_is_free(),
+    };
+    if free { Ok(()) } else { fail_at_entry() }
+}
+
+/// All of it out of line: so the way without keeps nothing over a call.
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn enter_after_look() -> Result<(), Cut> {
+    if let Some((worker, control)) = fiber()
+        && worker.look_at_calls(control)
+    {
+        worker.yield_now(control);
+        // One that may move may be elsewhere by now.
+        worker_now().begin_calls();
+    }
+    enter_cancel_point()
+}
+
+#[inline]
+#[track_caller]
+fn thread_is_free() -> bool {
+    fork::refuse();
+    with_block(is_free).unwrap_or(true)
 }
 
 /// Whether neither a cancel nor a deadline, passed or not, is there to cut the caller's waits short.

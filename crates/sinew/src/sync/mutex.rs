@@ -59,7 +59,8 @@ unsafe impl lock_api::RawMutexTimed for RawMutex {
 
     #[track_caller]
     fn try_lock_for(&self, timeout: Duration) -> bool {
-        self.try_take() || self.take_until(clock::deadline_ns(timeout))
+        // Not before those who wait, as one that does not wait at all: over and over it would keep them from it for ever.
+        self.try_take_free() || if timeout.is_zero() { self.try_take() } else { self.take_until(clock::deadline_ns(timeout)) }
     }
 
     #[track_caller]
@@ -159,7 +160,7 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// Locks it if nobody else has it.
+    /// Locks it if nobody else has it. It goes before those who wait: over and over, it can keep them from it.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock()

@@ -188,7 +188,7 @@ impl RawMutex {
 
     /// Takes it if nobody has it or waits for it.
     #[inline]
-    fn try_take_free(&self) -> bool {
+    pub(super) fn try_take_free(&self) -> bool {
         // The look spares those who wait for each other an exchange that is in vain. Acquire: meets the Release of an unlock.
         self.word.load(Relaxed) == 0 && self.word.compare_exchange(0, LOCKED, Acquire, Relaxed).is_ok()
     }

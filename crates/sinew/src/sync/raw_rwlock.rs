@@ -85,7 +85,7 @@ struct Note {
 
 /// Which queue one waits in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+pub(super) enum Side {
     Reader,
     Writer,
 }
@@ -220,7 +220,7 @@ impl RawRwLock {
 
     /// Takes it if it is free; before those who wait, if nobody has it and they were not overtaken often.
     #[inline]
-    fn try_fast(&self, side: Side) -> bool {
+    pub(super) fn try_fast(&self, side: Side) -> bool {
         let taken = |state: u32| {
             let overtakes = if state & (WAITED | WOKEN) == 0 { 0 } else { OVERTAKEN };
             let joins = state & OWNERS != 0 && state & WAITED != 0;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lock_api::GuardNoSend;
 
 use super::mutex::or_abort;
-use super::raw_rwlock::RawRwLock;
+use super::raw_rwlock::{RawRwLock, Side};
 use crate::os::clock;
 use crate::rt::wait::Me;
 
@@ -100,7 +100,8 @@ unsafe impl lock_api::RawRwLockTimed for RawRwLock {
 
     #[track_caller]
     fn try_lock_shared_for(&self, timeout: Duration) -> bool {
-        self.try_read() || self.read_until(clock::deadline_ns(timeout))
+        // As of a mutex: not before those who wait, over and over.
+        self.try_fast(Side::Reader) || if timeout.is_zero() { self.try_read() } else { self.read_until(clock::deadline_ns(timeout)) }
     }
 
     #[track_caller]
@@ -110,7 +111,7 @@ unsafe impl lock_api::RawRwLockTimed for RawRwLock {
 
     #[track_caller]
     fn try_lock_exclusive_for(&self, timeout: Duration) -> bool {
-        self.try_write() || self.write_until(clock::deadline_ns(timeout))
+        self.try_fast(Side::Writer) || if timeout.is_zero() { self.try_write() } else { self.write_until(clock::deadline_ns(timeout)) }
     }
 
     #[track_caller]
@@ -203,13 +204,13 @@ impl<T: ?Sized> RwLock<T> {
         }
     }
 
-    /// Locks it for reading, if no writer has it, nor has waited long for it.
+    /// Locks it for reading, if no writer has it, nor has one queued for long. It goes before those who were told to try: over and over, it can keep them from it.
     #[inline]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         self.0.try_read()
     }
 
-    /// Locks it for writing, if nobody has it, nor has waited long for it.
+    /// Locks it for writing, if nobody has it, nor has queued for long. It goes before those who were told to try: over and over, it can keep them from it.
     #[inline]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         self.0.try_write()

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use common::Mortal;
+use common::held::{LONG, behind_a_held_worker};
+use common::{Mortal, On};
 use sinew::sync::{Mutex, MutexGuard};
 
 const FOREVER: Duration = Duration::from_secs(3600);
@@ -168,6 +169,35 @@ fn a_worker_that_computes_does_not_keep_others_from_a_free_lock() {
     casts.into_iter().flatten().for_each(|cast| cast.0.send(Role::Rest).ok().unwrap());
     join.into_iter().for_each(|fiber: sinew::JoinHandle<()>| fiber.join().unwrap());
     assert_eq!(*lock.lock(), 10_001);
+}
+
+/// Claim: those who queued behind one that was woken and cannot run, since its worker computes, have the lock all the same, though nobody else locks it. Method: the worker computes until they had it. When the lock was taken for
+/// long, nobody looks after it any more, and the unlock has to call one that does.
+#[test]
+fn who_queued_behind_one_of_a_held_worker_has_a_free_mutex() {
+    for on in On::BOTH {
+        for (times, taken_for) in [(1, Duration::ZERO), (8, Duration::ZERO), (1, LONG), (8, LONG)] {
+            let lock = Arc::new(Mutex::new(0u32));
+            let (held, first, second) = (lock.clone(), lock.clone(), lock.clone());
+            let take = || held.lock();
+            assert!(behind_a_held_worker(on, times, taken_for, take, move || *first.lock() += 1, move || *second.lock() += 1, || false));
+            assert_eq!(*lock.lock() as usize, 3 + times);
+        }
+    }
+}
+
+/// As above, where those who look after the lock give up, one after another.
+#[test]
+fn who_queued_behind_those_that_gave_up_has_a_free_mutex() {
+    let lock = Arc::new(Mutex::new(()));
+    let (held, first, second, turn) = (lock.clone(), lock.clone(), lock.clone(), AtomicUsize::new(0));
+    let turn = Arc::new(turn);
+    let wait = move || {
+        // The last one waits for as long as it takes.
+        let patience = if turn.fetch_add(1, SeqCst) == 7 { FOREVER } else { 2 * LONG };
+        drop(second.lock_timeout(patience));
+    };
+    assert!(behind_a_held_worker(On::Fiber, 8, LONG, || held.lock(), move || drop(first.lock()), wait, || false));
 }
 
 #[test]

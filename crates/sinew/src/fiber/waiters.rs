@@ -151,18 +151,31 @@ impl<N> Waiters<N> {
 
     /// As [`claim_first`](Self::claim_first), but prefers the first fiber of the worker that `home` is, if it is among the first `looks`.
     pub(crate) fn claim_near(&mut self, home: *const (), looks: usize, mut tell: impl FnMut(&N)) -> Option<Claimed> {
-        let mut near = self.first;
+        let near = self.claim_among(looks, |control| ptr::eq(control.home(), home), &mut tell);
+        near.or_else(|| self.claim_first(tell))
+    }
+
+    /// As [`claim_first`](Self::claim_first), of those among the first `looks` whose block `admit` admits; the others stay.
+    pub(crate) fn claim_among(&mut self, looks: usize, admit: impl Fn(&Control) -> bool, mut tell: impl FnMut(&N)) -> Option<Claimed> {
+        let mut next = self.first;
         for _ in 0..looks {
             // SAFETY: I1 - what is in the ring is valid, and the block of who waits alive.
-            let Some(waiter) = (unsafe { near.as_ref() }) else { break };
-            // SAFETY: as above.
-            if ptr::eq(unsafe { (*waiter.control).home() }, home) {
-                let claimed = self.try_claim(waiter, &mut tell);
-                return claimed.or_else(|| self.claim_first(tell));
+            let (waiter, control) = unsafe {
+                let waiter = next.as_ref()?;
+                (waiter, &*waiter.control)
+            };
+            next = waiter.next.get();
+            let is_last = ptr::eq(next, self.first);
+            if admit(control)
+                && let Some(claimed) = self.try_claim(waiter, &mut tell)
+            {
+                return Some(claimed);
             }
-            near = waiter.next.get();
+            if is_last {
+                break;
+            }
         }
-        self.claim_first(tell)
+        None
     }
 
     /// As [`claim_first`](Self::claim_first), but one that `admit` does not admit stays the first, and nobody is claimed.

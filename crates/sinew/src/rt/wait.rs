@@ -102,6 +102,12 @@ impl Me {
         }
     }
 
+    /// Whether a deadline costs it no freedom: a fiber that may move is bound to its worker while one is armed.
+    #[inline]
+    pub(crate) fn stays(&self) -> bool {
+        !matches!(self, Me::Fiber(_, control) if control.may_move())
+    }
+
     /// Whether the caller may go on before whoever claimed it has left the lock under which that was done.
     #[inline]
     pub(crate) fn may_be_early(&self) -> bool {

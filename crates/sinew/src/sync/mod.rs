@@ -19,6 +19,7 @@ mod rwlock;
 mod semaphore;
 mod turns;
 mod wait_group;
+mod watch;
 
 pub use barrier::{Barrier, BarrierWaitResult};
 pub use condvar::{Condvar, WaitTimeoutResult};

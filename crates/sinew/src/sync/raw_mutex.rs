@@ -42,6 +42,7 @@ use std::cell::Cell;
 use std::sync::atomic as plain;
 
 use crate::base::atomic::{AS_IN_MEMORY, Acquire, AtomicU32, Relaxed, Release, in_statics, spin_loop};
+use crate::fiber::Claimed;
 use crate::fiber::state::Cause;
 use crate::fiber::waiters::{Waiter, Waiters};
 use crate::fiber::why::{At, Why};
@@ -49,7 +50,8 @@ use crate::os::clock;
 use crate::os::lock::Lock;
 use crate::rt::wait::{Me, home, may_wait};
 use crate::sched::worker::{make_ready, passed};
-use crate::sync::turns::{COMES_NS, HAND_OVER_NS, NEAR_LOOKS, POLITE_NS, STALE_NS, STAY_NS, TURN_NS};
+use crate::sync::turns::{COMES_NS, HAND_OVER_NS, LOOK_NS, LOST_NS, NEAR_LOOKS, POLITE_NS, STALE_NS, STAY_NS, TURN_NS};
+use crate::sync::watch::{Place, Watch};
 
 const LOCKED: u32 = 1 << 0;
 const WAITERS: u32 = 1 << 1;
@@ -70,8 +72,22 @@ const SPINS: u32 = if AS_IN_MEMORY { 20 } else { 0 };
 /// What a waiter is told by its waker.
 pub(crate) struct Note {
     since_ns: u64,
-    /// It owns the lock; else it is to try.
-    handed: Cell<bool>,
+    told: Cell<Told>,
+    /// Where it has queued.
+    place: Cell<Place>,
+    /// Whether it has a place in `Queue::watch`. Written under the queue's lock by whoever waits; who claims it takes the place away, and does not touch this.
+    watches: Cell<bool>,
+}
+
+/// What one is told that is woken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// To try.
+    Try,
+    /// It owns the lock.
+    Has,
+    /// To look after another that was told to try: it has a place in `Queue::watch`.
+    Watch,
 }
 
 /// The lock under [`Mutex`](super::Mutex), for use with the types of the `lock_api` crate.
@@ -88,14 +104,42 @@ pub(crate) struct Queue {
     waiters: Waiters<Note>,
     /// When one of another worker than the unlocker's was last woken.
     moved_ns: u64,
-    /// The home of the one that was last woken.
-    woken_home: usize,
+    /// The place of the one that was last woken.
+    woken: Place,
+    watch: Watch,
 }
 
 impl Queue {
     /// Whether the one that was last woken is a fiber of the worker at `home`, where it comes next. Threads have no home.
     fn woken_is_of(&self, home: *const ()) -> bool {
-        !home.is_null() && self.woken_home == home.addr()
+        !home.is_null() && self.woken == Place::at(home)
+    }
+
+    /// Calls one that is to look whether the one that was last woken comes, if nobody does who could. Its waker makes it ready without the lock.
+    fn call_watch(&mut self) -> Option<Claimed> {
+        self.watch.call(self.woken, [&mut self.waiters], |note| note.told.set(Told::Watch))
+    }
+
+    /// Notes where `waiter` queues, the caller's, and whether it is to look after a while: behind a woken one, so that nobody looks after a lock that is rightly taken. The word is `word`.
+    fn note_queued(&mut self, me: &Me, waiter: &Waiter<Note>, turn: Turn, word: u32) {
+        self.stop_watching(waiter);
+        let (place, alone) = (Place::of(me.control()), self.waiters.is_empty());
+        waiter.note.place.set(place);
+        self.watch.note_queued(place, alone);
+        let looks = word & WOKEN != 0
+            && match turn {
+                Turn::Any | Turn::AfterTheWoken => me.stays(),
+                Turn::Again => true,
+                Turn::Woken => false,
+            };
+        waiter.note.watches.set(looks && self.watch.take(place));
+    }
+
+    /// `waiter`, the caller's, does not look any more.
+    fn stop_watching(&mut self, waiter: &Waiter<Note>) {
+        if waiter.note.watches.replace(false) {
+            self.watch.leave(waiter.note.place.get());
+        }
     }
 }
 
@@ -124,7 +168,7 @@ enum QueueUp {
 impl RawMutex {
     in_statics! {
         pub(crate) const fn unlocked() -> Self {
-            Self { word: AtomicU32::new(0), left: plain::AtomicU32::new(0), queue: Lock::new(Queue { waiters: Waiters::new(), moved_ns: 0, woken_home: 0 }) }
+            Self { word: AtomicU32::new(0), left: plain::AtomicU32::new(0), queue: Lock::new(Queue { waiters: Waiters::new(), moved_ns: 0, woken: Place::NO, watch: Watch::new() }) }
         }
     }
 
@@ -261,24 +305,40 @@ impl RawMutex {
             return true;
         }
         let me = Me::to_wait();
-        let waiter = Waiter::new(me.control(), Note { since_ns: clock::now_ns(), handed: Cell::new(false) });
+        let waiter = Waiter::new(
+            me.control(),
+            Note { since_ns: clock::now_ns(), told: Cell::new(Told::Try), place: Cell::new(Place::NO), watches: Cell::new(false) },
+        );
         loop {
             let until_ns = match self.queue_up(&me, &waiter, turn) {
                 QueueUp::Locked => return true,
-                QueueUp::Queued => deadline_ns,
+                QueueUp::Queued if !waiter.note.watches.get() => deadline_ns,
+                QueueUp::Queued if turn == Turn::Again => deadline_ns.min(clock::now_ns() + LOST_NS),
+                QueueUp::Queued => deadline_ns.min(clock::now_ns() + LOOK_NS),
                 QueueUp::QueuedThoughFree => deadline_ns.min(clock::now_ns() + POLITE_NS),
             };
             // SAFETY: queued and begun just now, under the queue's lock, under which it is claimed.
             let cause = unsafe { me.wait_at(&self.queue, until_ns, |queue| self.withdraw(queue, &waiter)) };
-            match cause {
-                Cause::Woken if waiter.note.handed.get() => return true,
-                Cause::Woken => turn = Turn::Woken,
-                _ if self.has_lost_the_woken() && self.overtake(true) => return true,
-                _ if passed(deadline_ns) => return false,
-                _ => {
-                    turn = Turn::Again;
-                    continue;
+            turn = match (cause, waiter.note.told.get()) {
+                (Cause::Woken, Told::Has) => return true,
+                (Cause::Woken, Told::Try) => Turn::Woken,
+                (Cause::Woken, Told::Watch) => Turn::Again,
+                _ if self.has_lost_the_woken() && self.overtake(true) => {
+                    self.stay_here(&waiter);
+                    return true;
                 }
+                _ if passed(deadline_ns) => {
+                    self.leave_the_watch(&waiter);
+                    return false;
+                }
+                _ => Turn::Again,
+            };
+            // A claim has taken its place away, or given it one.
+            if cause == Cause::Woken {
+                waiter.note.watches.set(turn == Turn::Again);
+            }
+            if turn == Turn::Again {
+                continue;
             }
             if self.try_as_woken() {
                 return true;
@@ -286,6 +346,29 @@ impl RawMutex {
             if passed(deadline_ns) {
                 return self.leave_as_woken();
             }
+        }
+    }
+
+    /// The caller has the lock, since the one that was woken does not come. Its worker is not held, and others of it are preferred for a while.
+    fn stay_here(&self, waiter: &Waiter<Note>) {
+        let mut queue = self.queue.lock();
+        queue.stop_watching(waiter);
+        queue.moved_ns = clock::now_ns();
+    }
+
+    /// The caller has waited for long enough, and is in no queue any more; if it was the one that looked, and another is expected still, the next does.
+    fn leave_the_watch(&self, waiter: &Waiter<Note>) {
+        if !waiter.note.watches.get() {
+            return;
+        }
+        let mut queue = self.queue.lock();
+        queue.stop_watching(waiter);
+        // Without WOKEN somebody has the lock, and sees to it when he unlocks; as with HAND.
+        let called = if self.word.load(Relaxed) & (WOKEN | HAND) == WOKEN { queue.call_watch() } else { None };
+        self.note_empty(&queue);
+        drop(queue);
+        if let Some(called) = called {
+            make_ready(called);
         }
     }
 
@@ -324,12 +407,16 @@ impl RawMutex {
             let next = if free { now | LOCKED } else { now | asks } & kept;
             // Acquire: as in `try_take`, if it was free.
             match self.word.compare_exchange_weak(now, next, Acquire, Relaxed) {
-                Ok(_) if free => return QueueUp::Locked,
+                Ok(_) if free => {
+                    queue.stop_watching(waiter);
+                    return QueueUp::Locked;
+                }
                 Ok(_) if now & LOCKED != 0 || queue.woken_is_of(home()) => break QueueUp::Queued,
                 Ok(_) => break QueueUp::QueuedThoughFree,
                 Err(other) => now = other,
             }
         };
+        queue.note_queued(me, waiter, turn, now);
         // SAFETY: it is in no queue: new, or claimed and so taken out; it stays in place until it was claimed or withdrawn.
         unsafe {
             if turn == Turn::Woken || (turn == Turn::Again && now & HAND == 0) {
@@ -346,6 +433,11 @@ impl RawMutex {
     fn withdraw(&self, queue: &mut Queue, waiter: &Waiter<Note>) {
         // SAFETY: it was pushed to this queue.
         unsafe { queue.waiters.remove(waiter) };
+        self.note_empty(queue);
+    }
+
+    /// Takes WAITERS away, and HAND, if nobody is left in the queue (I1).
+    fn note_empty(&self, queue: &Queue) {
         if queue.waiters.is_empty() {
             self.word.fetch_and(!(WAITERS | HAND), Relaxed);
         }
@@ -407,20 +499,32 @@ impl RawMutex {
             // HAND may have been asked for by one that has left since: then its successor is in luck.
             Hand::IfAsked => self.word.load(Relaxed) & HAND != 0,
         };
-        let tell = |note: &Note| note.handed.set(over);
+        // Who is told last is the one that is claimed.
+        let watched = Cell::new(false);
+        let tell = |note: &Note| {
+            note.told.set(if over { Told::Has } else { Told::Try });
+            watched.set(note.watches.get());
+        };
         let (home, now_ns) = (home(), clock::now_ns());
         let stays = !over && !home.is_null() && now_ns.saturating_sub(queue.moved_ns) < STAY_NS;
         let claimed = if stays { queue.waiters.claim_near(home, NEAR_LOOKS, tell) } else { queue.waiters.claim_first(tell) };
-        let gone = if queue.waiters.is_empty() { WAITERS } else { 0 };
         let Some(claimed) = claimed else {
-            self.word.fetch_and(!(WAITERS | HAND), Relaxed);
+            self.note_empty(&queue);
             return false;
         };
+        // SAFETY: blocks are never unmapped, and a home is an atomic.
+        let place = Place::of(unsafe { &*claimed.control });
+        if watched.get() {
+            queue.watch.leave(place);
+        }
+        let mut called = None;
         if over {
+            let gone = if queue.waiters.is_empty() { WAITERS } else { 0 };
             self.word.fetch_and(!(HAND | gone), Relaxed);
         } else {
-            // SAFETY: blocks are never unmapped, and a home is an atomic.
-            queue.woken_home = unsafe { (*claimed.control).home() }.addr();
+            queue.woken = place;
+            called = queue.call_watch();
+            let gone = if queue.waiters.is_empty() { WAITERS } else { 0 };
             let near = queue.woken_is_of(home);
             if !near {
                 queue.moved_ns = now_ns;
@@ -431,6 +535,9 @@ impl RawMutex {
         drop(queue);
         let done = over || self.let_go();
         make_ready(claimed);
+        if let Some(called) = called {
+            make_ready(called);
+        }
         done
     }
 }

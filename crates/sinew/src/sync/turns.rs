@@ -20,8 +20,15 @@ pub(super) const STAY_NS: u64 = 100_000;
 /// system, would keep all from a free lock. Twice what the lock stays with that worker, so that most are woken before.
 pub(super) const POLITE_NS: u64 = 2 * STAY_NS;
 
+/// How long one that queues behind others waits before it looks whether a woken one that was told meanwhile has come (`watch.rs`): the bound on what a held worker costs others at a free lock. Longer than most wait where many
+/// only lock and unlock, so that there it is armed in vain.
+pub(super) const LOOK_NS: u64 = 1_000_000;
+
+/// How long one looks again after, that knows of a woken one: so long that this has been given up then.
+pub(super) const LOST_NS: u64 = COMES_NS + STALE_NS + 2 * TURN_NS;
+
 /// How long one has waited before it is given the lock, and no longer told to try. parking_lot's number; Go's is 1 ms.
 pub(super) const HAND_OVER_NS: u64 = 500_000;
 
-/// Waiters that are looked at for one of the unlocker's own worker. Arbitrary: they may be a cache miss each.
+/// Waiters that are looked at for one of the unlocker's own worker, or of another than the woken one's. Arbitrary: they may be a cache miss each.
 pub(super) const NEAR_LOOKS: usize = 64;

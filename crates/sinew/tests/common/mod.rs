@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+pub mod held;
 pub mod one_place;
 
 use std::process::{Command, Output, Stdio};

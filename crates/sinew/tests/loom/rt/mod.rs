@@ -58,6 +58,10 @@ pub mod wait {
             cause
         }
 
+        pub fn stays(&self) -> bool {
+            true
+        }
+
         pub fn may_be_early(&self) -> bool {
             true
         }

@@ -22,6 +22,8 @@ pub mod semaphore;
 pub mod turns;
 #[path = "../../../src/sync/wait_group.rs"]
 pub mod wait_group;
+#[path = "../../../src/sync/watch.rs"]
+pub mod watch;
 
 mod condvar_model;
 mod futex_model;

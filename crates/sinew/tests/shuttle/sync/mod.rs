@@ -22,6 +22,8 @@ pub mod raw_rwlock;
 pub mod semaphore;
 #[path = "../../../src/sync/turns.rs"]
 pub mod turns;
+#[path = "../../../src/sync/watch.rs"]
+pub mod watch;
 
 mod object_scenarios;
 mod scenarios;

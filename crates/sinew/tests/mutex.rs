@@ -171,8 +171,8 @@ fn a_worker_that_computes_does_not_keep_others_from_a_free_lock() {
     assert_eq!(*lock.lock(), 10_001);
 }
 
-/// Claim: those who queued behind one that was woken and cannot run, since its worker computes, have the lock all the same, though nobody else locks it. Method: the worker computes until they had it. When the lock was taken for
-/// long, nobody looks after it any more, and the unlock has to call one that does.
+/// Claim: those who queued behind one that was woken and cannot run, since its worker computes, have the lock all the same, though nobody else locks it. Method: the worker computes until they had it. They
+/// queue while nobody was woken, so the unlock has to call one that looks.
 #[test]
 fn who_queued_behind_one_of_a_held_worker_has_a_free_mutex() {
     for on in On::BOTH {

@@ -14,7 +14,9 @@
 //! On threads: std's mutex 16-20 ns, parking_lot's 7-8, with waits of some hundred ms. (All of AMD machines.)
 //! Rejected: to hand over always (bthread's and tokio's way): each lock of a contended mutex then costs a switch, or a wake of another worker.
 //!
-//! Known limit: if the worker of the woken one is held, and nobody locks any more, those who queued while the lock was taken wait, though it is free, until that worker goes on.
+//! If the worker of the woken one is held, and nobody locks any more, those who queued look themselves: while one is expected, a waiter of another worker, or thread, has an alarm (`watch.rs`), and gives the woken one up. What a held
+//! worker costs others at a free lock is so `LOOK_NS` at most, most often `LOST_NS`; longer if the one that looks is of a worker that is held too, or if the first `NEAR_LOOKS` in the queue are all of the held one.
+//! One that was given the lock (`HAND`) and whose worker is held has it: that is not free.
 //!
 //! # Picture
 //! ```text
@@ -30,6 +32,7 @@
 //! I3. Who was told to try takes WOKEN away, in the same step in which it locks, finds LOCKED (whose owner will look at WAITERS), or queues again; or another does for it, that locks and has given it up.
 //!     (One that comes after all may so take away the WOKEN of its successor: an unlock then wakes one more.) So with WAITERS there is always
 //!     somebody to come: an owner who will unlock, or one who was woken. A woken thread may come before the unlock that woke it is done; hence that takes LOCKED away only beside a WOKEN that is still there.
+//!     Who is called to look (`Told::Watch`) is out of the queue as the woken one is, but WOKEN is not its: it queues again, or takes a lock that is free and expects nobody.
 //! I4. The last step of an unlock on this object is the one that lets others in; the woken fiber is made ready after it. So the mutex may be freed by the next owner.
 //! I5. `left` has neither LOCKED nor HAND, and is 0 or has WOKEN: so whenever the word is the same beside LOCKED, the owner may let go by taking LOCKED away.
 //! I6. When LOCKED is taken away, `left` is what the word is then; and while it is free nobody adds WOKEN. So who finds `left` 0 and then the lock free, though one was told to try, has looked before the last unlock: it overtakes once

@@ -20,8 +20,8 @@ pub(super) const STAY_NS: u64 = 100_000;
 /// system, would keep all from a free lock. Twice what the lock stays with that worker, so that most are woken before.
 pub(super) const POLITE_NS: u64 = 2 * STAY_NS;
 
-/// How long one that queues behind others waits before it looks whether a woken one that was told meanwhile has come (`watch.rs`): the bound on what a held worker costs others at a free lock. Longer than most wait where many
-/// only lock and unlock, so that there it is armed in vain.
+/// How long one that queues while a woken one is expected waits before it looks whether that has come (`watch.rs`): the bound on what a held worker costs others at a free lock. Longer than most wait where many only lock and unlock, so
+/// that there it is armed in vain.
 pub(super) const LOOK_NS: u64 = 1_000_000;
 
 /// How long one looks again after, that knows of a woken one: so long that this has been given up then.

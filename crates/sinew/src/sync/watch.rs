@@ -3,9 +3,9 @@
 //! One that was told to try may be a fiber of a worker that computes, or is blocked. The lock is free then, unlocks wake nobody else, and if nobody locks any more, no event would ever tell those who wait. So while one is expected,
 //! a waiter of another place has an alarm, and looks. A place is a worker, or a plain thread: what can be held as a whole; a waiter of the same place as the woken one could not help.
 //!
-//! Two places at most are watched from at a time, however many wait: so a thousand waiters are no herd, and of two different places one is not that of the woken one. Who queues behind others takes a vacant one by itself, which
-//! costs an entry in its worker's timers; only if an unlock finds none (the last have been served, or have looked and gone to sleep, since the lock was taken for long) it calls one that waits, at the price of a wake. While the lock
-//! is rightly taken nobody looks for longer than `LOOK_NS`: fibers that wait for a deadlock, or for ten thousand locks, arm nothing.
+//! Two places at most are watched from at a time, however many wait: so a thousand waiters are no herd, and of two different places one is not that of the woken one. Who queues while one is expected takes a vacant one by itself,
+//! which costs an entry in its worker's timers; only if an unlock finds none that would do (all queued before, or have been served) it calls one that waits, at the price of a wake. While the lock is rightly taken nobody has
+//! an alarm: fibers in a deadlock, or at ten thousand locks, arm nothing.
 //!
 //! Rejected: an alarm for each that waits (a herd; and the deadlock watch, which asks whether any timer is armed, would never bark); a call at each unlock (a wake of another worker per turn); a look by the unlocker's worker (the
 //! lock may be freed by then; who waits keeps it alive).

@@ -12,7 +12,7 @@
 //! 13 ns now, with waits of 0.3 ms, 1 to 2 at p99, and 5 at most; std's on 100 threads 23 ns, with waits of 500 ms. If readers are told one by one, each by the one before, 12 ns; but one whose worker is held then keeps all that are behind it from a free lock. Rejected: one queue, with batches of readers that are neighbours in it, and hand-overs: under mixed load
 //! the batches are of one.
 //!
-//! Known limit, as that of a mutex: while the worker of one that was told to try is held, and nobody locks any more, those who queued before it was told wait, though the lock is free. Readers of other workers were told, too; so these are writers, and readers behind
+//! Known limit, which a mutex has no more (`watch.rs`): while the worker of one that was told to try is held, and nobody locks any more, those who queued before it was told wait, though the lock is free. Readers of other workers were told, too; so these are writers, and readers behind
 //! them.
 //!
 //! # Picture of the state

@@ -139,7 +139,7 @@ pub type MappedRwLockWriteGuard<'a, T> = lock_api::MappedRwLockWriteGuard<'a, Ra
 /// # Fairness
 /// Who unlocks wakes some that wait, which then try like any other: after a writer the readers that have waited for longer than any writer, after readers the first writer. They may be overtaken by those who run meanwhile, for some microseconds; then
 /// these queue behind them, also at a free lock. Once one has waited for half a millisecond all others queue, unless they read and no writer waits, and who unlocks hands the lock over: after a writer to all readers that wait, as one batch, else to the
-/// next writer; after a batch to the writer that has waited longest. So neither side starves. (Where the worker of the woken one computes or is blocked, the same is to be said as of a [`Mutex`](crate::sync::Mutex#fairness).) One that reads already and reads again may wait for a writer that waits for it, for ever.
+/// next writer; after a batch to the writer that has waited longest. So neither side starves. (If the worker of the woken one computes or is blocked, and nobody else locks any more, those who queued before wait for that worker too, though the lock is free: unlike at a [`Mutex`](crate::sync::Mutex#fairness) nobody looks.) One that reads already and reads again may wait for a writer that waits for it, for ever.
 ///
 /// # Suspends
 /// `read`, `write` and their timed forms do, while others have it or it is not their turn. They are no [cancel points](crate::cancelled).

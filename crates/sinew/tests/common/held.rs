@@ -65,9 +65,16 @@ pub fn behind_a_held_worker<G>(
     is_given: impl Fn() -> bool,
 ) -> bool {
     let runtime = sinew::Runtime::builder().workers(2).build().unwrap();
-    let (mut cast, [held, free]) = Cast::of(&runtime, 4.max(times + 1));
+    let (mut cast, [held, free]) = Cast::of(&runtime, 5.max(times + 2));
     let [computes, queued, served, given] = std::array::from_fn(|_| Arc::new(AtomicUsize::new(0)));
-    let guard = take();
+    // All have their parts before the first begins, so that they wait for a moment only.
+    let stage = Arc::new(AtomicUsize::new(0));
+    let begins = stage.clone();
+    cast.play(held, move || {
+        while begins.load(SeqCst) == 0 {
+            std::hint::spin_loop();
+        }
+    });
     (0..3).for_each(|_| cast.play(held, first.clone()));
     // Of the same worker, and told after them: when this one computes, they wait.
     let (says, looks, ends) = (computes.clone(), served.clone(), given.clone());
@@ -79,7 +86,12 @@ pub fn behind_a_held_worker<G>(
         }
         says.store(2, SeqCst);
     });
-    until(|| computes.load(SeqCst) == 1);
+    let begins = computes.clone();
+    cast.play(free, move || {
+        while begins.load(SeqCst) == 0 {
+            std::hint::spin_loop();
+        }
+    });
     let second = {
         let (served, computes, given) = (served.clone(), computes.clone(), given.clone());
         move || {
@@ -88,16 +100,15 @@ pub fn behind_a_held_worker<G>(
             served.fetch_add(1, SeqCst);
         }
     };
-    let mut threads = Vec::new();
-    for _ in 0..times {
-        match on {
-            On::Fiber => cast.play(free, second.clone()),
-            On::Thread => threads.push(sleeper(second.clone())),
-        }
+    if on == On::Fiber {
+        (0..times).for_each(|_| cast.play(free, second.clone()));
     }
     let says = queued.clone();
     cast.play(free, move || says.store(1, SeqCst));
+    let guard = take();
+    stage.store(1, SeqCst);
     until(|| queued.load(SeqCst) == 1);
+    let threads: Vec<_> = if on == On::Thread { (0..times).map(|_| sleeper(second.clone())).collect() } else { Vec::new() };
     let begun = Instant::now();
     until(|| begun.elapsed() >= taken_for);
     given.store(2, SeqCst);

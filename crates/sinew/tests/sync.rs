@@ -23,6 +23,7 @@ fn they_may_be_shared_and_sent_as_std_s_may() {
     both::<WaitGroup>();
     both::<Semaphore>();
     both::<sinew::sync::SemaphorePermit<'static>>();
+    both::<sinew::sync::ArcSemaphorePermit>();
     both::<Barrier>();
     both::<Once>();
     both::<OnceLock<String>>();
@@ -161,6 +162,34 @@ fn an_event_may_be_freed_by_the_woken_one() {
 #[test]
 fn a_latch_may_be_freed_by_the_woken_one() {
     freed_at_once(|| Latch::new(1), Latch::count_down, Latch::wait);
+}
+
+/// A permit that keeps its semaphore goes to another fiber, which gives it back by its end: by a panic, too. The last one outlives all other handles.
+#[test]
+fn a_permit_goes_to_another_fiber_with_its_semaphore() {
+    let slots = Arc::new(Semaphore::new(1));
+    for turn in 0..100 {
+        let slot = slots.acquire_arc();
+        assert!(slots.try_acquire_arc().is_none() && slots.acquire_arc_timeout(Duration::ZERO).is_none());
+        let ends = sinew::spawn(move || {
+            let _slot = slot;
+            if turn % 2 == 1 {
+                std::panic::resume_unwind(Box::new(turn));
+            }
+        });
+        assert_eq!(ends.join().is_err(), turn % 2 == 1);
+        assert_eq!(slots.available(), 1);
+    }
+    let weak = Arc::downgrade(&slots);
+    let last = slots.try_acquire_arc().expect("it is free");
+    assert!(Arc::ptr_eq(last.semaphore(), &slots));
+    drop(slots);
+    assert_eq!(weak.upgrade().expect("the permit keeps it").available(), 0);
+    drop(last);
+    assert!(weak.upgrade().is_none());
+    let slots = Arc::new(Semaphore::new(1));
+    slots.acquire_arc_timeout(Duration::from_secs(60)).expect("it is free").forget();
+    assert_eq!(slots.available(), 0);
 }
 
 #[test]

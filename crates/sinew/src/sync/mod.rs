@@ -33,5 +33,5 @@ pub use once_lock::{LazyLock, OnceLock};
 pub use raw_mutex::RawMutex;
 pub use raw_rwlock::RawRwLock;
 pub use rwlock::{MappedRwLockReadGuard, MappedRwLockWriteGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-pub use semaphore::{Semaphore, SemaphorePermit};
+pub use semaphore::{ArcSemaphorePermit, Semaphore, SemaphorePermit};
 pub use wait_group::WaitGroup;

@@ -10,6 +10,7 @@
 //! I2. Permits are taken in order of arrival: by one who comes, only if nobody is queued; for one who is queued, by whoever gives some back.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::monitor::{Monitor, Wait};
@@ -141,6 +142,44 @@ impl Semaphore {
         taken.then(|| SemaphorePermit { semaphore: self, permits })
     }
 
+    /// As [`acquire`](Self::acquire), with a permit that keeps the semaphore, and so can go to a fiber that is spawned.
+    ///
+    /// # Suspends
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Panics
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    /// let slots = Arc::new(sinew::sync::Semaphore::new(2));
+    /// for _ in 0..100 {
+    ///     // Not before there is one: no more than two are there at once, waiting to begin or at work.
+    ///     let slot = slots.acquire_arc();
+    ///     sinew::spawn(move || drop(slot));
+    /// }
+    /// assert_eq!(slots.acquire_many(2).count(), 2);
+    /// ```
+    #[track_caller]
+    pub fn acquire_arc(self: &Arc<Self>) -> ArcSemaphorePermit {
+        self.acquire().into_arc(self)
+    }
+
+    /// As [`try_acquire`](Self::try_acquire), with a permit that keeps the semaphore.
+    pub fn try_acquire_arc(self: &Arc<Self>) -> Option<ArcSemaphorePermit> {
+        self.try_acquire().map(|permit| permit.into_arc(self))
+    }
+
+    /// As [`acquire_timeout`](Self::acquire_timeout), with a permit that keeps the semaphore.
+    ///
+    /// # Suspends
+    /// As [`acquire_timeout`](Self::acquire_timeout).
+    #[track_caller]
+    pub fn acquire_arc_timeout(self: &Arc<Self>, timeout: Duration) -> Option<ArcSemaphorePermit> {
+        self.acquire_timeout(timeout).map(|permit| permit.into_arc(self))
+    }
+
     /// Adds so many permits, and wakes those whose turn has come.
     ///
     /// # Suspends
@@ -247,6 +286,13 @@ impl SemaphorePermit<'_> {
     pub fn forget(mut self) {
         self.permits = 0;
     }
+
+    /// The same permits, kept with their semaphore.
+    fn into_arc(self, semaphore: &Arc<Semaphore>) -> ArcSemaphorePermit {
+        let permits = self.permits;
+        self.forget();
+        ArcSemaphorePermit { semaphore: semaphore.clone(), permits }
+    }
 }
 
 impl Drop for SemaphorePermit<'_> {
@@ -261,5 +307,38 @@ impl Drop for SemaphorePermit<'_> {
 impl fmt::Debug for SemaphorePermit<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SemaphorePermit").field("count", &self.permits).finish_non_exhaustive()
+    }
+}
+
+/// A permit of a [`Semaphore`] that it keeps alive; dropping it gives it back. See [`Semaphore::acquire_arc`].
+#[must_use = "dropping a permit gives it back"]
+pub struct ArcSemaphorePermit {
+    semaphore: Arc<Semaphore>,
+    permits: u32,
+}
+
+impl ArcSemaphorePermit {
+    /// Does not give it back: the semaphore has one fewer from now on.
+    pub fn forget(mut self) {
+        self.permits = 0;
+    }
+
+    /// The semaphore that it is of.
+    pub fn semaphore(&self) -> &Arc<Semaphore> {
+        &self.semaphore
+    }
+}
+
+impl Drop for ArcSemaphorePermit {
+    fn drop(&mut self) {
+        if self.permits != 0 {
+            self.semaphore.add_permits(self.permits as usize);
+        }
+    }
+}
+
+impl fmt::Debug for ArcSemaphorePermit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ArcSemaphorePermit").field("semaphore", &self.semaphore).finish_non_exhaustive()
     }
 }

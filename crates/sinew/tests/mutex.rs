@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use common::held::{LONG, behind_a_held_worker};
-use common::{Mortal, On};
+use common::{Mortal, On, poll_until};
 use sinew::sync::{Mutex, MutexGuard};
 
 const FOREVER: Duration = Duration::from_secs(3600);
@@ -198,6 +198,78 @@ fn who_queued_behind_those_that_gave_up_has_a_free_mutex() {
         drop(second.lock_timeout(patience));
     };
     assert!(behind_a_held_worker(On::Fiber, 8, LONG, || held.lock(), move || drop(first.lock()), wait, || false));
+}
+
+/// Sets its flag in a fiber of a runtime with one worker: which runs when all that were spawned before it wait.
+fn all_wait(runtime: &sinew::Runtime) {
+    let wait = Arc::new(AtomicBool::new(false));
+    let tells = wait.clone();
+    runtime.spawn(move || tells.store(true, SeqCst));
+    poll_until("those before it to wait", || wait.load(SeqCst));
+}
+
+/// As above, where the one behind may move, which an alarm binds to its worker, and queues while the lock is taken by one who has overtaken the woken one.
+#[test]
+fn one_that_may_move_and_queues_behind_one_of_a_held_worker_has_a_free_mutex() {
+    // SAFETY: its fibers hold nothing that is a thread's.
+    let moving = unsafe { sinew::Runtime::builder().workers(1).migrate_started_fibers() }.build().unwrap();
+    let (busy, lock) = (runtime(1), Arc::new(Mutex::new(0)));
+    let (served, goes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let held = lock.lock();
+    let first = lock.clone();
+    let first = busy.spawn(move || *first.lock() += 1);
+    all_wait(&busy);
+    let (until, computes) = (served.clone(), Arc::new(AtomicBool::new(false)));
+    let tells = computes.clone();
+    let hog = busy.spawn(move || {
+        tells.store(true, SeqCst);
+        poll_until("the other one", || until.load(SeqCst));
+    });
+    poll_until("the worker to be held", || computes.load(SeqCst));
+    let (second, go, had) = (lock.clone(), goes.clone(), served.clone());
+    let second = moving.spawn(move || {
+        poll_until("its turn to queue", || go.load(SeqCst));
+        *second.lock() += 1;
+        had.store(true, SeqCst);
+    });
+    drop(held);
+    let again = lock.lock();
+    goes.store(true, SeqCst);
+    all_wait(&moving);
+    drop(again);
+    [first, second, hog].into_iter().for_each(|fiber| fiber.join().unwrap());
+    assert_eq!(*lock.lock(), 2);
+}
+
+/// As above, where at first so many of one worker wait that nobody else is found among them, and later few.
+#[test]
+fn one_behind_many_of_a_worker_that_is_held_later_has_a_free_mutex() {
+    const MANY: usize = 70;
+    let (busy, other, lock) = (runtime(1), runtime(1), Arc::new(Mutex::new(0)));
+    let served = Arc::new(AtomicBool::new(false));
+    let held = lock.lock();
+    let wait = |lock: Arc<Mutex<usize>>, until: Arc<AtomicBool>| {
+        move || {
+            let mut count = lock.lock();
+            *count += 1;
+            let holds = *count == MANY - 5;
+            drop(count);
+            if holds {
+                poll_until("the other one", || until.load(SeqCst));
+            }
+        }
+    };
+    let many: Vec<_> = (0..MANY).map(|_| busy.spawn(wait(lock.clone(), served.clone()))).collect();
+    all_wait(&busy);
+    let (last, had) = (lock.clone(), served.clone());
+    let last = other.spawn(move || {
+        drop(last.lock());
+        had.store(true, SeqCst);
+    });
+    all_wait(&other);
+    drop(held);
+    many.into_iter().chain([last]).for_each(|fiber| fiber.join().unwrap());
+    assert_eq!(*lock.lock(), MANY);
 }
 
 #[test]

@@ -15,7 +15,7 @@
 //! Rejected: to hand over always (bthread's and tokio's way): each lock of a contended mutex then costs a switch, or a wake of another worker.
 //!
 //! If the worker of the woken one is held, and nobody locks any more, those who queued look themselves: while one is expected, a waiter of another worker, or thread, has an alarm (`watch.rs`), and gives the woken one up. What a held
-//! worker costs others at a free lock is so `LOOK_NS` at most, most often `LOST_NS`; longer if the one that looks is of a worker that is held too, or if the first `NEAR_LOOKS` in the queue are all of the held one.
+//! worker costs others at a free lock is so `LOOK_NS` at most, most often `LOST_NS`, for each of its waiters that is woken; longer if the one that looks is of a worker that is held too, or if the first `NEAR_LOOKS` in the queue are all of the held one.
 //! One that was given the lock (`HAND`) and whose worker is held has it: that is not free.
 //!
 //! # Picture
@@ -29,7 +29,7 @@
 //! # Invariants
 //! I1. WAITERS and HAND change under the queue's lock only. When that is free, WAITERS says whether the queue is empty, and HAND is not set without it.
 //! I2. HAND implies LOCKED: it is set beside LOCKED, and an unlock that finds it does not take LOCKED away unless it takes HAND away.
-//! I3. Who was told to try takes WOKEN away, in the same step in which it locks, finds LOCKED (whose owner will look at WAITERS), or queues again; or another does for it, that locks and has given it up.
+//! I3. Who was told to try takes WOKEN away, in the same step in which it locks, finds LOCKED (whose owner will look at WAITERS), or queues again; or another does for it, that has given it up and locks, or queues again beside LOCKED.
 //!     (One that comes after all may so take away the WOKEN of its successor: an unlock then wakes one more.) So with WAITERS there is always
 //!     somebody to come: an owner who will unlock, or one who was woken. A woken thread may come before the unlock that woke it is done; hence that takes LOCKED away only beside a WOKEN that is still there.
 //!     Who is called to look (`Told::Watch`) is out of the queue as the woken one is, but WOKEN is not its: it queues again, or takes a lock that is free and expects nobody.
@@ -131,7 +131,8 @@ impl Queue {
         self.watch.note_queued(place, alone);
         let looks = word & WOKEN != 0
             && match turn {
-                Turn::Any | Turn::AfterTheWoken => me.stays(),
+                // One that may move is bound by an alarm: only if nobody else would look.
+                Turn::Any | Turn::AfterTheWoken => me.stays() || self.watch.wants(self.woken),
                 Turn::Again => true,
                 Turn::Woken => false,
             };
@@ -400,13 +401,16 @@ impl RawMutex {
     /// Queues the caller, which waits from then on; or takes the lock, if it is free by now. One that was woken goes to the front, and asks for the lock if it has waited long enough.
     fn queue_up(&self, me: &Me, waiter: &Waiter<Note>, turn: Turn) -> QueueUp {
         let mut queue = self.queue.lock();
-        let (kept, mut asks) = (if turn == Turn::Woken { FLAGS & !WOKEN } else { !0 }, WAITERS);
+        let mut asks = WAITERS;
         if turn == Turn::Woken && has_waited_long(&waiter.note) {
             asks |= HAND;
         }
         let mut now = self.word.load(Relaxed);
-        let queued = loop {
+        let (queued, word) = loop {
             let free = now & LOCKED == 0 && !(matches!(turn, Turn::AfterTheWoken | Turn::Again) && now & WOKEN != 0);
+            // One that is lost while the lock is rightly taken is given up too: its owner sees to the rest when he unlocks, and nobody need look any more.
+            let gives_up = turn == Turn::Again && now & (LOCKED | WOKEN) == LOCKED | WOKEN && is_too_long(ticks_since(now));
+            let kept = if turn == Turn::Woken || gives_up { FLAGS & !WOKEN } else { !0 };
             let next = if free { now | LOCKED } else { now | asks } & kept;
             // Acquire: as in `try_take`, if it was free.
             match self.word.compare_exchange_weak(now, next, Acquire, Relaxed) {
@@ -414,15 +418,15 @@ impl RawMutex {
                     queue.stop_watching(waiter);
                     return QueueUp::Locked;
                 }
-                Ok(_) if now & LOCKED != 0 || queue.woken_is_of(home()) => break QueueUp::Queued,
-                Ok(_) => break QueueUp::QueuedThoughFree,
+                Ok(_) if now & LOCKED != 0 || queue.woken_is_of(home()) => break (QueueUp::Queued, next),
+                Ok(_) => break (QueueUp::QueuedThoughFree, next),
                 Err(other) => now = other,
             }
         };
-        queue.note_queued(me, waiter, turn, now);
+        queue.note_queued(me, waiter, turn, word);
         // SAFETY: it is in no queue: new, or claimed and so taken out; it stays in place until it was claimed or withdrawn.
         unsafe {
-            if turn == Turn::Woken || (turn == Turn::Again && now & HAND == 0) {
+            if turn == Turn::Woken || (turn == Turn::Again && word & HAND == 0) {
                 queue.waiters.push_first(waiter)
             } else {
                 queue.waiters.push(waiter)

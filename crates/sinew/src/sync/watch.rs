@@ -12,7 +12,8 @@
 //!
 //! # Invariants (under the lock of the queue)
 //! I1. A place stands in `from` for one waiter, whose note says so: in the queue with an alarm, or called and on its way, or cut short and about to look. It leaves in the step in which that one is told to try, is given the lock, or leaves the queue for good.
-//! I2. `sole`, if it is set, is the place of all who wait. It is not set where that is unknown; it is wrong only if the first `NEAR_LOOKS` in the queue were of one place, and others behind them.
+//! I2. `sole`, if it is set, is the place of all who wait. It is not set where that is unknown; it is wrong only if the first `NEAR_LOOKS` in the queue were of one place, and others behind them, and that for
+//!     `BELIEVED` calls at most.
 
 use super::turns::NEAR_LOOKS;
 use crate::fiber::waiters::Waiters;
@@ -45,19 +46,24 @@ impl Place {
 pub(super) struct Watch {
     from: [Place; 2],
     sole: Place,
+    /// For how many calls `sole` counts yet, if it was found by a look at the first in the queue; 0 if it is sure.
+    believed: u32,
 }
+
+/// So many calls go by before the first in the queue are looked at once more: those who were before one of another place may be gone by then.
+const BELIEVED: u32 = 16;
 
 impl Watch {
     pub(super) const fn new() -> Self {
-        Self { from: [Place::NO; 2], sole: Place::NO }
+        Self { from: [Place::NO; 2], sole: Place::NO, believed: 0 }
     }
 
     /// One of `place` queues, beside others unless `alone`.
     pub(super) fn note_queued(&mut self, place: Place, alone: bool) {
         if alone {
-            self.sole = place;
+            (self.sole, self.believed) = (place, 0);
         } else if self.sole != place {
-            self.sole = Place::NO;
+            (self.sole, self.believed) = (Place::NO, 0);
         }
     }
 
@@ -78,7 +84,7 @@ impl Watch {
     }
 
     /// Whether one more is to look, while one of the place `woken` is expected; several of different places, if that is `NO`.
-    fn wants(&self, woken: Place) -> bool {
+    pub(super) fn wants(&self, woken: Place) -> bool {
         let others = self.from.iter().filter(|&&from| from != Place::NO && from != woken).count();
         let wanted = if woken == Place::NO { self.from.len() } else { 1 };
         let known = self.sole != Place::NO && (self.sole == woken || self.from.contains(&self.sole));
@@ -92,6 +98,12 @@ impl Watch {
         queues: [&mut Waiters<N>; QUEUES],
         mut tell: impl FnMut(&N),
     ) -> Option<Claimed> {
+        if self.believed > 0 {
+            self.believed -= 1;
+            if self.believed == 0 {
+                self.sole = Place::NO;
+            }
+        }
         if !self.wants(woken) || queues.iter().all(|queue| queue.is_empty()) {
             return None;
         }
@@ -103,6 +115,7 @@ impl Watch {
             Some(claimed) => drop(self.take(Place::of(unsafe { &*claimed.control }))),
             // All are of the place of the woken one, or, if those are several, of the one that is watched from.
             None => {
+                self.believed = BELIEVED;
                 self.sole =
                     if woken == Place::NO { self.from.into_iter().find(|from| *from != Place::NO).unwrap_or(Place::NO) } else { woken }
             }

@@ -4,12 +4,47 @@
 pub mod wait {
     use std::sync::Arc;
 
+    use crate::base::atomic::mutant;
     use crate::fiber::state::Cause;
     use crate::fiber::why::Why;
     use crate::fiber::{Claimed, Control};
     use crate::os::futex;
     use crate::os::lock::Lock;
     use crate::sched::worker::make_ready;
+
+    /// Stands in for a worker that is held: its threads' waits end, by claim or deadline, only when it is let go.
+    pub mod held {
+        use std::cell::Cell;
+
+        use loom::sync::{Condvar, Mutex};
+
+        loom::lazy_static! {
+            static ref GATE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+        }
+
+        loom::thread_local! {
+            static IS_HELD: Cell<bool> = Cell::new(false);
+        }
+
+        /// The caller is of it from now on.
+        pub fn begin() {
+            IS_HELD.with(|held| held.set(true));
+        }
+
+        pub fn end() {
+            *GATE.0.lock().unwrap() = true;
+            GATE.1.notify_all();
+        }
+
+        pub(super) fn pass() {
+            if IS_HELD.with(Cell::get) {
+                let mut open = GATE.0.lock().unwrap();
+                while !*open {
+                    open = GATE.1.wait(open).unwrap();
+                }
+            }
+        }
+    }
 
     /// A deadline that may come at any moment of a wait: the model tries each.
     pub const SOON: u64 = 1;
@@ -34,7 +69,8 @@ pub mod wait {
         /// As in `src`.
         pub unsafe fn wait(&self, deadline_ns: u64) -> Cause {
             let state = &self.control().state;
-            if deadline_ns != u64::MAX {
+            held::pass();
+            if deadline_ns != u64::MAX && !mutant("no alarms") {
                 loom::thread::yield_now();
                 let _ = state.claim(Cause::TimedOut);
             }

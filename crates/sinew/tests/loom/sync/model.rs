@@ -1,10 +1,11 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use loom::cell::UnsafeCell;
 
 use super::raw_mutex::RawMutex;
 use crate::os::clock;
-use crate::rt::wait::SOON;
+use crate::rt::wait::{SOON, held};
 use crate::{check, check_notices};
 
 /// A lock and what it guards; freed by the last one that has it.
@@ -102,6 +103,46 @@ fn who_queues_behind_another_s_turn_at_a_mutex_is_not_left_asleep() {
         check(1, crowd(&[&[PATIENT], &[PATIENT], &[PATIENT]]));
         check(1, crowd(&[&[PATIENT], &[IMPATIENT], &[PATIENT]]));
     }
+    clock::set_look_ns(0);
+}
+
+/// One is of a held worker, which goes on only when all others have had the lock: those who look after it see to that, though nobody locks it any more.
+fn behind_a_held_one(others: &'static [Visit]) -> impl Fn() + Sync + Send + 'static {
+    move || {
+        let (guarded, left) = (Guarded::new(), Arc::new(AtomicUsize::new(others.len())));
+        guarded.lock.take();
+        let of_held = guarded.clone();
+        let mut threads = vec![loom::thread::spawn(move || {
+            held::begin();
+            of_held.add(PATIENT)
+        })];
+        threads.extend(others.iter().map(|visit| {
+            let (guarded, left) = (guarded.clone(), left.clone());
+            loom::thread::spawn(move || {
+                let got = guarded.add(*visit);
+                if left.fetch_sub(1, SeqCst) == 1 {
+                    held::end();
+                }
+                got
+            })
+        }));
+        guarded.lock.release();
+        let got: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        assert!(guarded.lock.try_take(), "the lock is left locked");
+        // SAFETY: as above.
+        guarded.sum.with(|sum| assert_eq!(unsafe { *sum }, got));
+    }
+}
+
+/// Time goes on by more than one that was told to try is waited for, each time somebody looks.
+#[test]
+fn who_queued_behind_one_that_does_not_come_is_not_left_asleep() {
+    clock::set_look_ns(400_000);
+    check(2, behind_a_held_one(&[PATIENT]));
+    check(1, behind_a_held_one(&[PATIENT, PATIENT]));
+    check(1, behind_a_held_one(&[IMPATIENT, PATIENT]));
+    check_notices("no alarms", 2, behind_a_held_one(&[PATIENT]));
+    check_notices("all of one place", 2, behind_a_held_one(&[PATIENT]));
     clock::set_look_ns(0);
 }
 

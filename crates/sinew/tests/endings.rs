@@ -670,6 +670,7 @@ fn what_fibers_spawn_while_their_runtime_is_shut_down_ends_unrun() {
                 panic!("a fiber was run");
             }
         };
+        let counted = handle.metrics().spawned;
         let mut spawned: Vec<sinew::JoinHandle<()>> = Vec::new();
         spawned.push(spawn(one()));
         spawned.extend(sinew::spawn_batch([one(), one(), one()]));
@@ -682,6 +683,7 @@ fn what_fibers_spawn_while_their_runtime_is_shut_down_ends_unrun() {
         sinew::hop(one());
         drop(spawn(one()));
         assert_eq!(dropped.load(SeqCst), 10, "a closure was not dropped, or twice");
+        assert_eq!(handle.metrics().spawned, counted, "one that was never there counts as alive");
         assert!(spawned.iter().all(|fiber| fiber.is_finished()));
         spawned[0].cancel();
         spawned[0].fiber().unpark();
@@ -693,6 +695,31 @@ fn what_fibers_spawn_while_their_runtime_is_shut_down_ends_unrun() {
         assert_eq!(dropped.load(SeqCst), 12);
     });
     fiber.unwrap();
+}
+
+/// Claim: one that starts anew whatever has failed, and does not ask why, keeps nobody from ending. By one that does so until another of its worker has ended.
+#[test]
+fn who_starts_anew_what_a_shutdown_dropped_lets_others_run() {
+    let runtime = runtime(1);
+    let ended = Arc::new(AtomicBool::new(false));
+    let (other, waits) = (ended.clone(), Arc::new(AtomicBool::new(false)));
+    let tells = waits.clone();
+    runtime.spawn(move || {
+        tells.store(true, SeqCst);
+        park();
+        other.store(true, SeqCst);
+    });
+    while !waits.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    let restarts = during_shutdown(runtime, move || {
+        let begun = Instant::now();
+        while !ended.load(SeqCst) {
+            assert!(spawn(|| ()).join().is_err());
+            assert!(begun.elapsed() < Duration::from_secs(50), "the other one was kept from its worker");
+        }
+    });
+    restarts.unwrap();
 }
 
 #[test]

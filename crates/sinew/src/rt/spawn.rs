@@ -22,6 +22,7 @@ use crate::base::list::List;
 use crate::fiber::frame::Frame;
 use crate::fiber::local::Inherited;
 use crate::fiber::stack::Class;
+use crate::fiber::tally::Failure;
 use crate::fiber::task::NeverRan;
 use crate::fiber::why::Why;
 use crate::fiber::{Control, Kind, Verdict, Watcher};
@@ -254,13 +255,16 @@ where
                 group.push(control, quiet)
             }
         };
-        if !queued && at_shutdown.refuses(groups) {
+        if queued {
+            return Ok(handle);
+        }
+        // Only `push` by one of elsewhere fails: a worker of the group is there.
+        group.spawned_outside.fetch_sub(1, Relaxed);
+        if at_shutdown.refuses(groups) {
             unmake::<F>(control);
             return Err(shut_down());
         }
-        if !queued {
-            end_unrun(control);
-        }
+        end_unrun(control);
         Ok(handle)
     }
 }
@@ -386,6 +390,16 @@ unsafe fn end_unrun(control: &Control) {
     }
 }
 
+/// Who was told by a `join` that a shutdown has begun lets others run first, as at a cancel point that fails: one that starts anew whatever has failed would hold its worker for ever.
+#[cold]
+fn let_others_run() {
+    if let Some((worker, me)) = here().and_then(|worker| Some((worker, worker.current()?)))
+        && !me.must_not_suspend()
+    {
+        worker.yield_now(me);
+    }
+}
+
 fn shut_down() -> io::Error {
     io::Error::other("no new fibers: the runtime is being shut down")
 }
@@ -439,7 +453,11 @@ impl<T> Handle<T> {
         if !self.is_finished() {
             wait_here(self.fiber.control());
         }
-        self.take()
+        let outcome = self.take();
+        if outcome.is_err() && self.fiber.control().failure() == Failure::ShutDown {
+            let_others_run();
+        }
+        outcome
     }
 
     /// As `join`; cannot fail for want of a control block for the caller, nor because it must not suspend.
@@ -638,7 +656,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// there need not be.
 ///
 /// In a runtime that is being [shut down](crate::Runtime::shutdown_timeout) nothing begins to run: `f` is dropped unrun, here, and `join` gives a [`NeverRan`], as it does for fibers that were
-/// spawned before and had not begun. No fiber has to ask first, nor could it: a shutdown may begin at any moment. Who wants to know uses [`Builder::spawn`], which gives an error then.
+/// spawned before and had not begun. No fiber has to ask first, nor could it: a shutdown may begin at any moment. But one that starts anew what has failed asks [`cancelled`](crate::cancelled()), else the shutdown waits for it in vain. Who wants to know uses [`Builder::spawn`], which gives an error then.
 ///
 /// # Suspends
 /// No.
@@ -744,6 +762,7 @@ where
     if batch.is_empty() || (!group.is_stopping() && group.push_all(&batch, settings.quiet)) {
         return Ok(handles);
     }
+    group.spawned_outside.fetch_sub(handles.len() as u64, Relaxed);
     if settings.at_shutdown.refuses(groups) {
         return Err(unmake_batch::<F>(&batch, shut_down()));
     }
@@ -814,14 +833,15 @@ where
         let control = make(here(), group, settings, inherited, site, f)?;
         drop(Handle::<()>::new(control));
         group.spawned_outside.fetch_add(1, Relaxed);
-        match group.push(control, false) {
-            true => {}
-            false if at_shutdown.refuses(groups) => {
-                unmake::<F>(control);
-                return Err(shut_down());
-            }
-            false => end_unrun(control),
+        if group.push(control, false) {
+            return Ok(());
         }
+        group.spawned_outside.fetch_sub(1, Relaxed);
+        if at_shutdown.refuses(groups) {
+            unmake::<F>(control);
+            return Err(shut_down());
+        }
+        end_unrun(control);
         Ok(())
     }
 }

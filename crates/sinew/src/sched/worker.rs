@@ -572,7 +572,8 @@ impl Worker {
     pub(crate) fn look_at_calls(&self, me: &Control) -> bool {
         let before = self.calls_seen.get();
         self.begin_calls();
-        self.calls_seen.get() == before && !me.must_not_suspend()
+        // Who unwinds is not switched away for the sake of others: std counts panics by thread.
+        self.calls_seen.get() == before && !me.must_not_suspend() && !std::thread::panicking()
     }
 
     /// Counts calls from here on.

@@ -8,7 +8,7 @@
 //! I1. `executing` is set by the one who starts a fiber, or has a thread start one, under the lock, and taken away by that fiber, under the lock, when nothing is left. While it is set, that fiber alone
 //!     uses the handler.
 //! I2. If there are tasks, or a stop that the handler was not told of, somebody executes, or is about to: whose fiber was refused, or dropped unrun by a shutdown, has another one started by a thread. (If
-//!     there is no thread to be had, the next push, stop or join sees to it, or the drop of the last handle. A join tries until it is so.)
+//!     there is no thread to be had, the next push, stop or join sees to it, or the drop of the last handle. A join that begins then tries until it is so.)
 //! I3. Tasks are dropped, and the handler is called and dropped, without the lock (law R2).
 
 use std::any::Any;

@@ -26,7 +26,7 @@ const LEVELS: usize = 7;
 const DIGIT_BITS: u32 = 8;
 const SLOTS: usize = 1 << DIGIT_BITS;
 /// Lists per slot, walked side by side. Where many sleep each entry is a miss, and those of one list come one after the other: 100,000 sleeps took 39 ms of CPU time for them with one list, 16 with
-/// four; and in all 306 ms with four, 290 with eight, 280 with sixteen, on a machine whose memory is farther away (medians of 6). More would make a slot three cache lines.
+/// four; and in all 306 ms with four, 290 with eight, 280 with sixteen (another machine, medians of 6). A slot is two cache lines so.
 const CHAINS: usize = 16;
 const TICK_NS_LOG2: u32 = 10;
 /// Ticks ahead of the wheel beyond which a deadline is parked at the top level and looked at again there: a thousand years.

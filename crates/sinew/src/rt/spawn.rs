@@ -59,11 +59,12 @@ pub(crate) enum AtShutdown {
 }
 
 impl AtShutdown {
-    /// Whether the caller is given an error, if `groups` are being shut down.
+    /// Whether the caller is given an error, if `groups` are being shut down; and always in a forked child, where none is made.
     #[cold]
     fn refuses(self, groups: &Groups) -> bool {
         let is_mine = |mine: &Arc<Groups>| std::ptr::eq(&raw const **mine, groups);
         match (self, here()) {
+            _ if fork::is_child() => true,
             (Self::EndUnrun, _) => false,
             (Self::RefuseOthers, Some(worker)) => !is_mine(worker.groups()),
             (Self::RefuseOthers, None) => !asker().as_ref().is_some_and(is_mine),
@@ -233,33 +234,30 @@ where
         let this = here();
         let worker = this.filter(|worker| Arc::ptr_eq(worker.groups(), groups));
         let group = settings.place.find(groups, worker)?;
-        if refuses_fibers(group) {
-            return launch_unrun(groups, group, settings, inherited, site, closure);
+        let is_late = refuses_fibers(group);
+        if is_late && settings.at_shutdown.refuses(groups) {
+            return Err(refused());
         }
         let (launch, quiet, at_shutdown) = (settings.launch, settings.quiet, settings.at_shutdown);
         let worker = worker.filter(|worker| std::ptr::eq(worker.group(), group));
-        let urgent = worker.filter(|_| launch == Launch::Dispatch).and_then(|worker| Some((worker, worker.current()?)));
+        let urgent = worker.filter(|_| launch == Launch::Dispatch && !is_late).and_then(|worker| Some((worker, worker.current()?)));
         if urgent.is_some() {
             refuse_in_region();
         }
         let control = make(this, group, settings, inherited, site, closure)?;
         let handle = Handle::new(control);
         let queued = match (urgent, worker) {
+            _ if is_late => false,
             (Some((worker, me)), _) => {
                 worker.dispatch(me, control);
                 true
             }
             (None, Some(worker)) => worker.adopt(control, quiet),
-            (None, None) => {
-                group.spawned_outside.fetch_add(1, Relaxed);
-                group.push(control, quiet)
-            }
+            (None, None) => push(group, control, quiet),
         };
         if queued {
             return Ok(handle);
         }
-        // Only `push` by one of elsewhere fails: a worker of the group is there.
-        group.spawned_outside.fetch_sub(1, Relaxed);
         if at_shutdown.refuses(groups) {
             unmake::<F>(control);
             return Err(shut_down());
@@ -269,33 +267,19 @@ where
     }
 }
 
-/// As [`launch_with`], where no fiber is run any more.
+/// Queues a fiber that is spawned from elsewhere; `false` if no worker is left. Counted before it could end.
 ///
 /// # Safety
-/// As [`launch`].
-#[cold]
-unsafe fn launch_unrun<F, T>(
-    groups: &Groups,
-    group: &sched::Group,
-    settings: Settings,
-    inherited: Inherited,
-    site: &'static Location<'static>,
-    closure: F,
-) -> io::Result<Handle<T>>
-where
-    F: FnOnce() -> T + Send,
-    T: Send,
-{
-    if fork::is_child() || settings.at_shutdown.refuses(groups) {
-        return Err(refused());
+/// `make` made it, and nobody but its handle knows of it.
+#[must_use]
+unsafe fn push(group: &sched::Group, control: &Control, quiet: bool) -> bool {
+    group.spawned_outside.fetch_add(1, Relaxed);
+    // SAFETY: the caller's promise.
+    let queued = unsafe { group.push(control, quiet) };
+    if !queued {
+        group.spawned_outside.fetch_sub(1, Relaxed);
     }
-    // SAFETY: the caller's promise; the handle takes one reference, the end the other.
-    unsafe {
-        let control = make(here(), group, settings, inherited, site, closure)?;
-        let handle = Handle::new(control);
-        end_unrun(control);
-        Ok(handle)
-    }
+    queued
 }
 
 /// Whether nothing that is made for this group would be run.
@@ -306,11 +290,9 @@ fn refuses_fibers(group: &sched::Group) -> bool {
 
 /// Makes an unstarted fiber that nobody knows of yet, not in a forked child, with a block of `worker`, whose thread this is, if it is one. One reference is the runtime's, one for the handle.
 ///
-/// Always inlined: as a function of its own, which it becomes with a second caller, it cost a spawn 47 instructions.
-///
 /// # Safety
 /// As [`launch`].
-#[inline(always)]
+#[inline]
 unsafe fn make<F, T>(
     worker: Option<&Worker>,
     group: &sched::Group,
@@ -745,7 +727,7 @@ where
     let closures: Vec<(F, Inherited)> = closures.into_iter().map(|closure| (closure, context::inherit())).collect();
     let worker = here().filter(|worker| Arc::ptr_eq(worker.groups(), groups));
     let group = settings.place.find(groups, worker)?;
-    if refuses_fibers(group) && (fork::is_child() || settings.at_shutdown.refuses(groups)) {
+    if refuses_fibers(group) && settings.at_shutdown.refuses(groups) {
         return Err(refused());
     }
     let (batch, mut handles) = (List::new(), Vec::with_capacity(closures.len()));
@@ -829,16 +811,15 @@ where
     let at_shutdown = settings.at_shutdown;
     // SAFETY: `F` is `'static`; a fiber that is not queued is ended, or taken apart again.
     unsafe {
-        if refuses_fibers(group) {
-            return launch_unrun(groups, group, settings, inherited, site, f).map(drop::<Handle<()>>);
+        let is_late = refuses_fibers(group);
+        if is_late && at_shutdown.refuses(groups) {
+            return Err(refused());
         }
         let control = make(here(), group, settings, inherited, site, f)?;
         drop(Handle::<()>::new(control));
-        group.spawned_outside.fetch_add(1, Relaxed);
-        if group.push(control, false) {
+        if !is_late && push(group, control, false) {
             return Ok(());
         }
-        group.spawned_outside.fetch_sub(1, Relaxed);
         if at_shutdown.refuses(groups) {
             unmake::<F>(control);
             return Err(shut_down());

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -405,27 +406,37 @@ func mutex(turns int) time.Duration {
 
 func mutexWait() {
 	var longest []time.Duration
-	untilEnough(func(turns int) time.Duration {
+	var overtaken []uint64
+	took := untilEnough(func(turns int) time.Duration {
 		var lock sync.Mutex
 		var sum uint64
 		longest = make([]time.Duration, tasks)
+		overtaken = make([]uint64, tasks)
 		took := together(func(index int) {
 			var own time.Duration
+			var most, last uint64
 			for i := 0; i < turns; i++ {
 				start := time.Now()
 				lock.Lock()
 				sum++
+				turn := sum
 				lock.Unlock()
 				if took := time.Since(start); took > own {
 					own = took
 				}
+				if last != 0 && turn-last-1 > most {
+					most = turn - last - 1
+				}
+				last = turn
 			}
-			longest[index] = own
+			longest[index], overtaken[index] = own, most
 		})
 		check(sum, uint64(tasks*turns))
 		return took
 	})
 	sayLongest(longest)
+	turnUs := float64(took.Nanoseconds()) / float64(turns) / float64(tasks) / 1e3
+	say("overtaken", "us", float64(slices.Max(overtaken))*turnUs)
 }
 
 // sayLongest is told the longest wait of each goroutine.

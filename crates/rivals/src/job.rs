@@ -40,7 +40,7 @@ pub(crate) enum Deed {
     Storm,
     /// `tasks` tasks, all started, take one lock, add one and let go, `turns` times each.
     Mutex,
-    /// The same: the longest time that a task needed for one turn.
+    /// The same: the longest time that a task needed for one turn, and for how long at most others were let in before one that waited: their turns by what each takes.
     MutexWait,
     /// `tasks` tasks, all started, take one lock for reading nine times of ten and for writing once, `turns` times each.
     RwLock,

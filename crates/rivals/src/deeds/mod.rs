@@ -332,6 +332,43 @@ pub(crate) fn writes(tasks: usize, turns: usize) -> u64 {
     (0..tasks).map(|index| ((index + turns).div_ceil(TURNS_PER_WRITE) - index.div_ceil(TURNS_PER_WRITE)) as u64).sum()
 }
 
+/// What one task, or all, met at a lock that counts its turns.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Met {
+    longest: Duration,
+    /// The most turns that others had between two of its own.
+    overtaken: u64,
+    last: u64,
+}
+
+impl Met {
+    /// A turn took so long, and was the lock's turn number `turn`, from 1 on.
+    pub(crate) fn note(&mut self, took: Duration, turn: u64) {
+        self.longest = self.longest.max(took);
+        if self.last != 0 {
+            self.overtaken = self.overtaken.max(turn - self.last - 1);
+        }
+        self.last = turn;
+    }
+
+    /// The worst of each.
+    pub(crate) fn worst(tasks: &[Self]) -> Self {
+        let worst = |one: Self, other: &Self| Self {
+            longest: one.longest.max(other.longest),
+            overtaken: one.overtaken.max(other.overtaken),
+            last: 0,
+        };
+        tasks.iter().fold(Self::default(), worst)
+    }
+
+    /// The longest wait, and for how long others were let in meanwhile: so many turns, of which each takes what `paced` found. While the system stops the one that has the lock, nobody is let in, and all wait.
+    pub(crate) fn readings(&self, paced: &[Reading]) -> Vec<Reading> {
+        let mut readings = wait_reading(self.longest.as_nanos() as u64);
+        readings.push(Reading::new("overtaken", "us", self.overtaken as f64 * paced[0].value / 1e3));
+        readings
+    }
+}
+
 /// The longest time that a task needed for one turn at a lock.
 pub(crate) fn wait_reading(longest_ns: u64) -> Vec<Reading> {
     vec![Reading::new("", "us", longest_ns as f64 / 1e3)]
@@ -341,6 +378,18 @@ pub(crate) fn wait_reading(longest_ns: u64) -> Vec<Reading> {
 mod tests {
     use super::*;
     use crate::job::Deed;
+
+    #[test]
+    fn turns_of_others_between_two_of_ones_own_are_counted() {
+        let (mut one, mut other) = (Met::default(), Met::default());
+        for turn in [900, 901, 905] {
+            one.note(Duration::from_micros(turn - 890), turn);
+        }
+        other.note(Duration::from_micros(700), 902);
+        other.note(Duration::ZERO, 904);
+        let readings = Met::worst(&[one, other]).readings(&[Reading::new("", "ns", 500.0)]);
+        assert_eq!(readings, [Reading::new("", "us", 700.0), Reading::new("overtaken", "us", 1.5)]);
+    }
 
     #[test]
     fn turns_grow_until_the_budget_is_used() {

@@ -1,5 +1,6 @@
 //! The work on locks, for tasks that block.
 
+use std::cell::Cell;
 use std::hint::black_box;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::{Blocking, together};
-use crate::deeds::{add, is_write, paced, wait_reading, writes};
+use crate::deeds::{Met, add, is_write, paced, wait_reading, writes};
 use crate::job::{Deed, Job, Reading};
 
 /// Locks around a number. Those of one system may be held by tasks of another.
@@ -43,10 +44,22 @@ fn mutex<T: Blocking, L: Locks>(tasks: usize, turns: usize) -> Duration {
 }
 
 fn mutex_wait<T: Blocking, L: Locks>(job: &Job) -> Vec<Reading> {
-    longest_wait(job, |turns| {
-        let longest = move |mutex: &L::Mutex| longest_of(turns, |_| add(L::lock(mutex)));
-        contend::<T, L, _>(job.tasks, turns, longest)
-    })
+    let met = Cell::new(Met::default());
+    let paced = paced(job, job.tasks, |turns| {
+        let meet = move |mutex: &L::Mutex| {
+            let mut met = Met::default();
+            for _ in 0..turns {
+                let start = Instant::now();
+                let turn = add(L::lock(mutex));
+                met.note(start.elapsed(), turn);
+            }
+            met
+        };
+        let (took, each) = contend::<T, L, _>(job.tasks, turns, meet);
+        met.set(Met::worst(&each));
+        took
+    });
+    met.get().readings(&paced)
 }
 
 /// Runs as often as the budget asks for, and gives the longest wait of the last run. `run` gives each task's.

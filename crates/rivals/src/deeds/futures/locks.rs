@@ -3,13 +3,13 @@
 use std::hint::black_box;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::{Futures, paced, together};
-use crate::deeds::{add, blocking, is_write, wait_reading, writes};
+use crate::deeds::{Met, add, blocking, is_write, wait_reading, writes};
 use crate::job::{Deed, Job, Reading};
 
 /// As `blocking::locks::Locks`.
@@ -64,19 +64,23 @@ async fn mutex<T: Futures, L: Locks>(tasks: usize, turns: usize) -> Duration {
 }
 
 async fn mutex_wait<T: Futures, L: Locks>(job: &Job) -> Vec<Reading> {
-    longest_wait(job, async |turns| {
-        let longest = move |mutex: Arc<L::Mutex>| async move {
-            let mut longest = Duration::ZERO;
+    let met = Mutex::new(Met::default());
+    let paced = paced(job, job.tasks, async |turns| {
+        let meet = move |mutex: Arc<L::Mutex>| async move {
+            let mut met = Met::default();
             for _ in 0..turns {
                 let start = Instant::now();
-                add(L::lock(&mutex).await);
-                longest = longest.max(start.elapsed());
+                let turn = add(L::lock(&mutex).await);
+                met.note(start.elapsed(), turn);
             }
-            longest
+            met
         };
-        contend::<T, L, _>(job.tasks, turns, longest).await
+        let (took, each) = contend::<T, L, _>(job.tasks, turns, meet).await;
+        *met.lock().expect("nobody panics with it") = Met::worst(&each);
+        took
     })
-    .await
+    .await;
+    met.into_inner().expect("nobody panics with it").readings(&paced)
 }
 
 /// Runs as often as the budget asks for, and gives the longest wait of the last run. `run` gives each task's.

@@ -400,8 +400,8 @@ fn await_strays() {
 
 /// There are no more stacks than were needed at once, but for those that workers keep.
 fn check_stacks(workers_max: usize) {
-    // As many again in each of the background groups.
-    let workers_max = workers_max * (1 + sched::BACKGROUND_MAX);
+    // As many again in each of the background groups; and spares in every group, which has a worker at least.
+    let workers_max = workers_max * (1 + sched::BACKGROUND_MAX) * (1 + sched::SPARES_MAX);
     let default_workers = std::thread::available_parallelism().map_or(1, usize::from).max(2);
     let kept = (workers_max + default_workers) as u64 * STACKS_PER_WORKER * STACK_SIZES.len() as u64;
     let (stacks, alive) = (sinew::metrics().stacks as u64, LEDGER.alive_max());

@@ -331,7 +331,7 @@ fn pinned_fibers_never_leave_their_group() {
 fn pinned_fibers_that_may_move_never_leave_their_group() {
     for queue in [Queue::Shared, Queue::Stealing] {
         // SAFETY: the fibers of this test keep nothing of a thread across a suspension.
-        let rt = unsafe { groups(2, 2).queue(queue).migrate_started_fibers() }.build().unwrap();
+        let rt = unsafe { groups(2, 2).spare_workers(0).queue(queue).migrate_started_fibers() }.build().unwrap();
         assert_pinned_stay(&rt, 2);
         assert_pinned_stay(&rt, 1);
     }

@@ -56,7 +56,7 @@ fn an_idle_worker_is_enough() {
 fn a_worker_comes_for_who_was_woken_by_one_that_computes() {
     for queue in [Queue::Stealing, Queue::Shared] {
         // SAFETY: nothing that these fibers use belongs to a thread.
-        let rt = unsafe { growing(1, 2).queue(queue).migrate_started_fibers() }.build().unwrap();
+        let rt = unsafe { growing(1, 2).spare_workers(0).queue(queue).migrate_started_fibers() }.build().unwrap();
         let idle = || poll_until("the worker to be idle", || rt.metrics().groups[0].sleeping == 1);
         let ran = Arc::new(AtomicUsize::new(0));
         idle();

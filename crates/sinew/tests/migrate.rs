@@ -25,7 +25,8 @@ const GRACE: Duration = Duration::from_secs(60);
 
 fn described(workers: usize, queue: Queue) -> sinew::RuntimeBuilder {
     // SAFETY: the fibers of these tests keep nothing of a thread across a suspension; what they ask of it they ask by calls that are not inlined.
-    unsafe { Runtime::builder().workers(workers).queue(queue).migrate_started_fibers() }
+    // No spares: those who are held are to be relieved by the workers that there are. (Spares: `everywhere`, and `spares.rs`.)
+    unsafe { Runtime::builder().workers(workers).spare_workers(0).queue(queue).migrate_started_fibers() }
 }
 
 /// A runtime whose fibers may move.
@@ -33,11 +34,11 @@ fn movers(workers: usize, queue: Queue) -> Runtime {
     described(workers, queue).build().unwrap()
 }
 
-/// Runs `f` in a fiber that may move: in each queue kind, on one to four workers. All must have ended when the runtime does.
+/// Runs `f` in a fiber that may move: in each queue kind, on one to four workers, with as many spares less one. All must have ended when the runtime does.
 fn everywhere(f: impl Fn() + Send + Sync) {
     for queue in QUEUES {
         for workers in 1..=4 {
-            let runtime = movers(workers, queue);
+            let runtime = described(workers, queue).spare_workers(workers - 1).build().unwrap();
             runtime.run(&f);
             end(runtime);
         }
@@ -914,7 +915,7 @@ fn every_launch_gives_fibers_that_move() {
 fn a_fiber_woken_by_one_that_blocks_its_thread_is_taken_by_a_sleeper() {
     for spin in [sinew::Spin::Never, sinew::Spin::Adaptive] {
         // SAFETY: as above.
-        let runtime = unsafe { Runtime::builder().workers(2).spin(spin).migrate_started_fibers() }.build().unwrap();
+        let runtime = unsafe { Runtime::builder().workers(2).spare_workers(0).spin(spin).migrate_started_fibers() }.build().unwrap();
         for _ in 0..20 {
             runtime.run(|| {
                 let ran = Arc::new(AtomicBool::new(false));

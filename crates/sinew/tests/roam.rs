@@ -21,7 +21,8 @@ const GRACE: Duration = Duration::from_secs(60);
 
 fn described(workers: usize, io: Io) -> sinew::RuntimeBuilder {
     // SAFETY: the fibers of these tests keep nothing of a thread across a suspension. One that is shaken goes to a worker that is held.
-    unsafe { Runtime::builder().workers(workers).io(io).shake(false).migrate_started_fibers() }
+    // No spares: those who are held are to be relieved by the workers that there are. (Spares: `spares.rs`.)
+    unsafe { Runtime::builder().workers(workers).spare_workers(0).io(io).shake(false).migrate_started_fibers() }
 }
 
 fn end(runtime: Runtime) {

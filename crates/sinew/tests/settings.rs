@@ -287,9 +287,10 @@ fn a_bad_variable_is_refused_by_name_with_what_is_allowed() {
 
 /// The options of a builder that have a text in the environment for what may be said: values that are refused there, and what is allowed.
 #[rustfmt::skip]
-const OPTIONS: [(&str, &[&str], &str); 17] = [
+const OPTIONS: [(&str, &[&str], &str); 18] = [
     ("workers", &["0", "4097", "many"], "a whole number from 1 to 4096"),
     ("workers_min", &["0", "4097", "few", ""], "a whole number from 1 to 4096"),
+    ("spare_workers", &["64", "-1", "some"], "a whole number from 0 to 63"),
     ("profile", &["Io", "io_heavy", ""], "compute-heavy, compute, neutral, io, io-heavy or custom"),
     ("group_size", &["0", "65", "-1"], "a whole number from 1 to 64"),
     ("background", &["64", "one"], "a whole number from 0 to 63"),

@@ -35,6 +35,9 @@ const FOREGROUND_MAX: usize = 62;
 /// Background groups, at most, and fibers of one storm of launches.
 pub(super) const BACKGROUND_MAX: usize = 2;
 const LAUNCHES_MAX: usize = 200;
+/// Spares of a group whose fibers move: none, and so many at most. More would be as many stacks that nobody can tell from lost ones.
+const SPARES: [usize; 3] = [0, 1, SPARES_MAX];
+pub(super) const SPARES_MAX: usize = 4;
 
 /// Whether started fibers move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +56,7 @@ pub(super) struct Plan {
     steal_ratio: usize,
     workers: usize,
     workers_min: usize,
+    spares: usize,
     group_size: usize,
     background: usize,
 }
@@ -72,6 +76,7 @@ impl Plan {
             workers_min: if random.once_in(2) { 1 } else { group_size },
             group_size,
             background: random.between(0, BACKGROUND_MAX),
+            spares: random.pick(&SPARES),
         }
     }
 
@@ -92,7 +97,9 @@ impl Plan {
         match self.moves {
             Moves::Never => builder,
             // SAFETY: the storms keep nothing of a thread across a suspension: what they keep is `Send`, and they ask for their thread by a call that is not inlined.
-            Moves::WhenItPays | Moves::Always => unsafe { builder.migrate_started_fibers() }.shake(self.moves == Moves::Always),
+            Moves::WhenItPays | Moves::Always => {
+                unsafe { builder.spare_workers(self.spares).migrate_started_fibers() }.shake(self.moves == Moves::Always)
+            }
         }
     }
 
@@ -112,10 +119,11 @@ impl Plan {
         check!(background == self.background, "{self} has {background} background groups");
         for group in &metrics.groups {
             check!(
-                (1..=group.workers_max).contains(&group.workers),
-                "a group of {self} has {} of {} workers",
+                (1..=group.workers_max + group.spares_max).contains(&group.workers),
+                "a group of {self} has {} of {} workers, and {} to spare",
                 group.workers,
-                group.workers_max
+                group.workers_max,
+                group.spares_max
             );
             let thefts = group.thefts.iter().map(|theft| theft.tried).sum::<u64>();
             check!(self.steal_ratio != 0 || thefts == 0, "{self} stole between groups, {thefts} times");
@@ -125,9 +133,12 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { workers, workers_min, group_size, background, steal_ratio, spin, .. } = self;
+        let Self { workers, workers_min, spares, group_size, background, steal_ratio, spin, .. } = self;
         let combination = self.combination();
-        write!(f, "{combination} {workers_min}..{workers} by {group_size}, background {background}, steal {steal_ratio}, spin {spin:?}")
+        write!(
+            f,
+            "{combination} {workers_min}..{workers} by {group_size}, spares {spares}, background {background}, steal {steal_ratio}, spin {spin:?}"
+        )
     }
 }
 

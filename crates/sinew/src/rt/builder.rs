@@ -1,5 +1,6 @@
 //! How a runtime is to be: what its builder says, and the environment where that is silent.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
@@ -39,7 +40,7 @@ const MICRO: Duration = Duration::from_micros(1);
 
 /// A description of a runtime.
 ///
-/// Whatever it does not say, an environment variable of the same name may: `SINEW_WORKERS`, `SINEW_WORKERS_MIN`, `SINEW_PROFILE`, `SINEW_GROUP_SIZE`, `SINEW_BACKGROUND`, `SINEW_QUEUE`, `SINEW_POLICY`,
+/// Whatever it does not say, an environment variable of the same name may: `SINEW_WORKERS`, `SINEW_WORKERS_MIN`, `SINEW_SPARE_WORKERS`, `SINEW_PROFILE`, `SINEW_GROUP_SIZE`, `SINEW_BACKGROUND`, `SINEW_QUEUE`, `SINEW_POLICY`,
 /// `SINEW_SPIN`, `SINEW_STEAL_RATIO`, `SINEW_STEAL_RATIO_ACROSS_NODES`, `SINEW_CPUS`, `SINEW_CPUS_FORBIDDEN`, `SINEW_ONE_CPU_PER_WORKER`, `SINEW_STACK_SIZE`, `SINEW_BLOCKING_THREADS`, `SINEW_BLOCKING_IDLE`, `SINEW_DEADLOCK_WATCH`, `SINEW_IO`; `SINEW_SHAKE`, `SINEW_SCHEDTRACE` and `SINEW_AUDIT` look for faults. A
 /// value that cannot be used is an error of [`build`](Self::build), which names the variable, the value, and what is allowed.
 #[derive(Debug, Default, Clone)]
@@ -47,6 +48,7 @@ const MICRO: Duration = Duration::from_micros(1);
 pub struct RuntimeBuilder {
     workers: Option<usize>,
     workers_min: Option<usize>,
+    spare_workers: Option<usize>,
     profile: Option<Profile>,
     group_size: Option<usize>,
     background: Option<usize>,
@@ -90,6 +92,15 @@ impl RuntimeBuilder {
     /// [`workers`](Self::workers) or the [`group_size`](Self::group_size) that are asked for is an error; where the machine or a profile makes a group smaller, it begins with all.
     pub fn workers_min(mut self, workers: usize) -> Self {
         self.workers_min = Some(workers);
+        self
+    }
+
+    /// How many workers more each group may have, to stand in for those that a fiber holds: one that computes, or blocks its thread, for a millisecond and more. For runtimes whose
+    /// [started fibers migrate](Self::migrate_started_fibers) only: there a group keeps as many workers free for others as it has [`workers`](Self::workers), whatever holds the rest, and the system divides the CPUs among all of
+    /// them. Their threads are started when they are first needed; one of them watches while all workers are busy. At most 63, and 64 workers in all in a group; the default is as many as that leaves. 0 is none:
+    /// then fibers that hold all workers keep all others waiting.
+    pub fn spare_workers(mut self, workers: usize) -> Self {
+        self.spare_workers = Some(workers);
         self
     }
 
@@ -297,6 +308,12 @@ impl RuntimeBuilder {
         };
         let mut cpus = assign(&groups[..foreground], self.spread()?)?;
         cpus.extend(assign(&groups[foreground..], Spread::Shared)?);
+        // Spares run where any of their group may: who is held there leaves its CPU to nobody else.
+        for (workers, group) in cpus.iter_mut().zip(groups) {
+            let bound: Option<Vec<&Vec<usize>>> = workers.iter().map(Option::as_ref).collect();
+            let all: Option<BTreeSet<usize>> = bound.map(|bound| bound.into_iter().flatten().copied().collect());
+            workers.resize(group.workers + group.spares, all.map(|cpus| cpus.into_iter().collect()));
+        }
         Ok(cpus)
     }
 
@@ -330,6 +347,7 @@ impl RuntimeBuilder {
         nodes.resize(foreground + background, None);
         let like = self.settings(usable)?;
         let least = self.least()?;
+        let spares = self.spares()?;
         let ratios = self.ratios()?;
         let group = |index: usize| {
             let is_background = index >= foreground;
@@ -337,6 +355,7 @@ impl RuntimeBuilder {
             Settings {
                 workers: sizes[index],
                 workers_min: least.unwrap_or(sizes[index]).min(sizes[index]),
+                spares: spares.min(WORKERS_MAX - sizes[index]),
                 background: is_background,
                 node: nodes[index],
                 victims: victims(index, foreground, &nodes, ratios),
@@ -360,6 +379,22 @@ impl RuntimeBuilder {
             }
         }
         Ok(least)
+    }
+
+    /// Spares of a group, if it has room for them.
+    fn spares(&self) -> io::Result<usize> {
+        let spares = number(self.spare_workers, "spare_workers", "SINEW_SPARE_WORKERS", 0..=WORKERS_MAX - 1)?;
+        if !self.migrates {
+            return match self.spare_workers.unwrap_or(0) {
+                0 => Ok(0),
+                spares => Err(refused(
+                    "spare_workers",
+                    &spares.to_string(),
+                    "0 where started fibers stay at their workers; see migrate_started_fibers",
+                )),
+            };
+        }
+        Ok(spares.unwrap_or(WORKERS_MAX))
     }
 
     fn workers_asked(&self) -> io::Result<Option<usize>> {

@@ -78,8 +78,14 @@ pub struct GroupMetrics {
     pub node: Option<usize>,
     /// Workers that there are, and may be.
     pub workers: usize,
-    /// Workers that there may be.
+    /// Workers that there may be, spares apart.
     pub workers_max: usize,
+    /// Workers that it may have [to spare](crate::RuntimeBuilder::spare_workers).
+    pub spares_max: usize,
+    /// Its workers that were seen to be held by one fiber, and have not come back, as bits. Where it has no spares nobody looks.
+    pub held: u64,
+    /// Its workers that sit out, as bits: there are enough without them.
+    pub sitting_out: u64,
     /// Fibers in its queue: unstarted ones, and ready ones that may move.
     pub queued: usize,
     /// Unstarted fibers for which there is no stack yet.
@@ -241,6 +247,9 @@ impl GroupMetrics {
             node: group.settings.node,
             workers: group.seats().len(),
             workers_max: group.settings.workers,
+            spares_max: group.settings.spares,
+            held: group.duty.held().bits(),
+            sitting_out: group.duty.bench().bits(),
             queued: group.queued(),
             starved: group.starved(),
             overflowed: sum(|own| &own.overflowed),

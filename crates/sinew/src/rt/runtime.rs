@@ -313,8 +313,9 @@ pub(crate) fn start_worker(groups: &Arc<Groups>, group: usize, seat: usize) -> i
 fn work(groups: &Arc<Groups>, group: usize, seat: usize) {
     fault::ensure_alternate_stack();
     clock::sleep_precisely();
-    thread::take_short_turns();
-    let is_late = seat >= groups.all[group].settings.workers_min;
+    let settings = &groups.all[group].settings;
+    thread::take_short_turns(if settings.spares == 0 { thread::SHORT_TURN_NS } else { thread::SHORTEST_TURN_NS });
+    let is_late = seat >= settings.workers_min;
     // A thread may run where the one may that starts it: a late one is started by anybody.
     let cpus = groups.cpus_of(group, seat).or_else(|| is_late.then(|| groups.cpus_of_process()));
     if let Some(cpus) = cpus {

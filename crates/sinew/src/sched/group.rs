@@ -16,6 +16,7 @@
 use std::any::Any;
 use std::io;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::sync::atomic as plain;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -33,6 +34,7 @@ use crate::fiber::{COUNTS, Control};
 use crate::os::bell::Bell;
 use crate::os::lock::Lock;
 use crate::os::{clock, futex};
+use crate::sched::duty::Duty;
 use crate::sched::groups::Groups;
 use crate::sched::idle::{Claimed, Idle};
 use crate::sched::settings::{Settings, Spin};
@@ -397,6 +399,7 @@ pub(crate) struct Group {
     /// The system gave no thread for a worker: until then none is asked for.
     grows_after_ns: AtomicU64,
     pub(crate) idle: Idle,
+    pub(crate) duty: Duty,
     /// Wakes by threads that are no workers of this group: as workers count theirs (`Counters`).
     pub(crate) spinner_wakes: AtomicU64,
     pub(crate) sleeper_wakes: AtomicU64,
@@ -440,11 +443,12 @@ impl Group {
         Ok(Self {
             index,
             groups,
-            seats: (0..settings.workers).map(|_| Seat::take()).collect(),
+            seats: (0..settings.workers + settings.spares).map(|_| Seat::take()).collect(),
             born: AtomicUsize::new(0),
             growing: AtomicUsize::new(0),
             grows_after_ns: AtomicU64::new(0),
             idle: Idle::new(),
+            duty: Duty::new(),
             spinner_wakes: zero(),
             sleeper_wakes: zero(),
             unserved: zero(),
@@ -504,6 +508,7 @@ impl Group {
     pub(crate) fn begin(&self) {
         self.queue.lock().live_workers = self.settings.workers_min;
         self.born.store(self.settings.workers_min, Relaxed);
+        self.duty.join(self.settings.workers_min);
     }
 
     /// A worker more is there, at seat `index`; `false` if it comes too late. By its thread.
@@ -514,21 +519,48 @@ impl Group {
         if welcome {
             queue.live_workers += 1;
             self.born.store(index + 1, Relaxed);
+            match self.is_spare(index) {
+                true => self.duty.come_to_bench(index),
+                false => self.duty.join(1),
+            }
         }
         // Release: meets the Acquire in `grow`.
         self.growing.store(0, Release);
         welcome
     }
 
-    /// Whether there may be more workers than there are.
+    /// Workers that are to be on duty: as many as were asked for, and as many as are held, if these are more. The system divides the CPUs evenly among both, so what is short has half of them, however many compute.
+    pub(crate) fn wanted(&self) -> usize {
+        self.settings.workers.max(self.duty.held().len())
+    }
+
+    /// Whether worker `index` began as a spare.
+    pub(crate) fn is_spare(&self, index: usize) -> bool {
+        index >= self.settings.workers
+    }
+
+    /// Whether there may be more workers than there are, spares apart.
     #[inline]
     pub(crate) fn may_grow(&self) -> bool {
-        self.born.load(Relaxed) < self.seats.len()
+        self.born.load(Relaxed) < self.settings.workers
     }
 
     /// Starts a worker more if there may be one and none is being started; whether it does. (I2: the new one looks at the queues when it is there.)
     #[cold]
     fn grow(&self) -> bool {
+        self.start_one_of(0..self.settings.workers)
+    }
+
+    /// Starts a spare, which sits out first, if there may be one more, all others are there, and none is being started.
+    #[cold]
+    pub(crate) fn start_spare(&self) {
+        self.start_one_of(self.settings.workers..self.seats.len());
+    }
+
+    fn start_one_of(&self, seats: Range<usize>) -> bool {
+        if !seats.contains(&self.born.load(Relaxed)) {
+            return false;
+        }
         let after_ns = self.grows_after_ns.load(Relaxed);
         if after_ns != 0 && clock::now_ns() < after_ns {
             return false;
@@ -538,7 +570,7 @@ impl Group {
             return false;
         }
         let next = self.born.load(Relaxed);
-        let started = next < self.seats.len() && self.groups().is_some_and(|groups| groups.start_worker(self.index, next).is_ok());
+        let started = seats.contains(&next) && self.groups().is_some_and(|groups| groups.start_worker(self.index, next).is_ok());
         if !started {
             self.grows_after_ns.store(clock::now_ns() + GROW_PAUSE_NS, Relaxed);
             self.growing.store(0, Release);
@@ -802,7 +834,8 @@ impl Group {
         queue.pinned_next = !queue.pinned_next;
         let pinned = !queue.pinned.is_empty() && (queue.list.is_empty() || queue.pinned_next);
         let list = if pinned { &queue.pinned } else { &queue.list };
-        let share = (list.len() / self.seats().len().max(1)).clamp(1, if pinned { 1 } else { most }).min(list.len());
+        let share =
+            (list.len() / self.seats().len().clamp(1, self.settings.workers)).clamp(1, if pinned { 1 } else { most }).min(list.len());
         for _ in 0..share {
             // SAFETY: F1 - popped, so it is ours.
             unsafe { taken.push(list.pop()) };

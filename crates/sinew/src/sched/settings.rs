@@ -46,6 +46,8 @@ pub(crate) struct Settings {
     /// Workers, at most, and how many of them there are from the beginning.
     pub(crate) workers: usize,
     pub(crate) workers_min: usize,
+    /// Workers besides, at most, that stand in for those that are held. None where started fibers stay: what has begun on a worker could not go on elsewhere.
+    pub(crate) spares: usize,
     /// The stack of a fiber that asks for none.
     pub(crate) class: Class,
     pub(crate) spin: Spin,
@@ -68,6 +70,7 @@ impl Settings {
         Self {
             workers,
             workers_min: workers,
+            spares: 0,
             class,
             spin: Spin::default(),
             queue: Queue::default(),

@@ -19,6 +19,7 @@
 //! I2. No reference into a `UnsafeCell` of this file is alive when user code runs or a stack is switched.
 //! I3. `current` is the fiber whose stack this thread stands on; null in the loop.
 
+mod bench;
 mod feed;
 mod moving;
 mod rest;
@@ -356,11 +357,21 @@ impl Worker {
     pub(crate) fn run(&self) {
         HERE.with(|here| here.set(self));
         self.seat.counters.begin(clock::now_ns());
+        let has_spares = self.group().settings.spares != 0;
+        if self.group().is_spare(self.index) {
+            self.sit_out();
+        }
         loop {
             if fork::is_child() {
                 end_of_child();
             }
+            if has_spares {
+                self.group().duty.come_back(self.index);
+            }
             self.look_around();
+            if has_spares && self.sits_out() {
+                continue;
+            }
             let next = self.next();
             // SAFETY: `next` took the fiber out of its queue: it is ours (F1).
             match unsafe { next.as_ref() } {
@@ -397,6 +408,9 @@ impl Worker {
             self.group().call_lookout();
         }
         self.pass_watch_on();
+        if self.group().settings.spares != 0 {
+            self.call_sentry();
+        }
         if self.group().may_grow() {
             // SeqCst: meets the fence in `Roam::must_call`. Either one who waits there as the first sees that this worker is not idle, or this one sees that it waits.
             fence(SeqCst);

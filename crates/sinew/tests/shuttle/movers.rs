@@ -69,6 +69,37 @@ fn movers_that_are_unparked_by_fibers_and_threads_go_on_once() {
     });
 }
 
+/// Claim: fibers that hold all workers hold nobody else: a spare stands in for each, and all sit out or leave in the end. By fibers that keep their threads until another has run, which waits behind them.
+#[test]
+fn spares_stand_in_for_workers_that_are_held() {
+    for (workers, hogs, queue) in [(1, 1, Queue::Stealing), (1, 2, Queue::Shared), (2, 2, Queue::Stealing)] {
+        let settings = move || Settings { spares: 2, ..moving(workers, queue, false) };
+        explore_one_of(3, move || {
+            with_groups(vec![settings()], |groups| {
+                let ran = Arc::new(AtomicUsize::new(0));
+                let holds = |ran: &Arc<AtomicUsize>| {
+                    let ran = ran.clone();
+                    move || {
+                        yield_now();
+                        while ran.load(SeqCst) == 0 {
+                            shuttle::thread::yield_now();
+                        }
+                    }
+                };
+                let held: Vec<_> = (0..hogs).map(|_| begin(groups, holds(&ran))).collect();
+                let other = {
+                    let ran = ran.clone();
+                    begin(groups, move || {
+                        yield_now();
+                        ran.fetch_add(1, SeqCst);
+                    })
+                };
+                held.into_iter().chain([other]).for_each(|fiber| fiber.join().unwrap());
+            });
+        });
+    }
+}
+
 #[test]
 fn movers_talk_by_channels() {
     explore_moving(|groups| {

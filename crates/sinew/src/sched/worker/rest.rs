@@ -302,7 +302,8 @@ impl Worker {
         if !roam.is_unattended() {
             return Post::None;
         }
-        let all_sleep = self.group().idle.sleeping().len() + 1 >= self.group().seats().len();
+        let asleep = self.group().idle.sleeping().len() + self.group().duty.bench().len();
+        let all_sleep = asleep + 1 >= self.group().seats().len();
         let alone = roam.looks() == self.roam_looks.get();
         if (all_sleep || alone) && roam.take_post() {
             let watches = roam.instance().and_then(|(fd, _)| self.with_source(|source| source.watch_roam(fd))?);

@@ -1,8 +1,11 @@
+#[path = "../../../src/sched/duty.rs"]
+pub mod duty;
 #[path = "../../../src/sched/idle.rs"]
 pub mod idle;
 #[path = "../../../src/sched/slot.rs"]
 pub mod slot;
 
+mod duty_model;
 mod groups_model;
 mod model;
 

@@ -88,7 +88,7 @@ pub mod runtime {
 
     fn with_all(each: Vec<Settings>, blocking: usize, idle_ns: u64, body: impl FnOnce(&Arc<Groups>)) {
         // Workers that are started later run on these threads too.
-        let late: usize = each.iter().map(|settings| settings.workers - settings.workers_min).sum();
+        let late: usize = each.iter().map(|settings| settings.workers + settings.spares - settings.workers_min).sum();
         thread::open(blocking + late);
         let pool = Pool::new(blocking, idle_ns);
         let groups = Groups::new(each, Io::Auto, pool, start_worker, Hooks::default(), Binding::default()).unwrap();

@@ -1,0 +1,174 @@
+//! A worker that sits out, and the sentry: who stands in for workers that are held (`sched/duty.rs`).
+
+use std::ptr;
+
+use super::Worker;
+use crate::base::atomic::{Acquire, Relaxed};
+use crate::base::list::List;
+use crate::base::mask::WORKERS_MAX;
+use crate::fiber::Control;
+use crate::os::{clock, futex};
+use crate::sched::duty::Call;
+use crate::sched::group::{Rest, Seat, add, steal_one};
+use crate::sched::slot::ASLEEP;
+
+/// Between two looks of the sentry: who has not switched in that time is held. A look is a sleep and a wake of a thread, some 5 us of CPU time, and there are none while anybody is idle.
+/// Arbitrary: as long as a fiber that was woken last may wait for a worker that runs another (`WATCH_NS`).
+const LOOK_NS: u64 = 1_000_000;
+/// Looks at which somebody was idle before it dozes: to be roused from that is a system call of who leaves the idle ones. Arbitrary: 60 a second at most.
+const CALM_LOOKS: u32 = 16;
+
+/// What the sentry knows.
+struct Sentry {
+    /// Looks in a row at which somebody was idle.
+    calm: u32,
+    /// Switches of each worker at the last look, if it was on duty and nobody was idle then.
+    seen: [Option<u64>; WORKERS_MAX],
+}
+
+impl Worker {
+    /// Sits out if this worker is one too many on duty, and has nothing that only it can do; whether it did.
+    pub(super) fn sits_out(&self) -> bool {
+        let sits = self.may_sit_out() && self.group().duty.sit_out(self.index, self.group().wanted());
+        if sits {
+            self.give_all_away();
+            self.sit_out();
+        }
+        sits
+    }
+
+    /// Whether others can do all that there is for this worker.
+    fn may_sit_out(&self) -> bool {
+        // SAFETY: I1, I2.
+        let armed = || unsafe { (*self.timers.get()).armed() };
+        self.ready.is_empty()
+            && self.urgent.get().is_null()
+            && self.settled.get() == 0
+            && self.source_waits.get() == 0
+            && !self.is_called_back()
+            && armed() == 0
+    }
+
+    /// Whether there is something for this worker alone.
+    fn is_called_back(&self) -> bool {
+        self.seat.has_mail() || self.owes_stacks() || self.group().is_stopping()
+    }
+
+    /// Leaves what waits at this worker to the others, and what it was counted on for.
+    fn give_all_away(&self) {
+        let fibers = List::new();
+        // Acquire: meets the Release in `take_in`; though that was this thread, a thief may have had it meanwhile.
+        let next = self.seat.next.swap(ptr::null_mut(), Acquire);
+        let give = |control: *mut Control| {
+            let is_one = !control.is_null();
+            if is_one {
+                // SAFETY: F1 - taken out, so it is ours and in no list.
+                unsafe { fibers.push(control) };
+            }
+            is_one
+        };
+        give(next);
+        for deque in [&self.seat.moving, &self.seat.children] {
+            while give(steal_one(deque)) {}
+        }
+        if !fibers.is_empty() {
+            let queued = self.group().push_all(&fibers, false);
+            assert!(queued, "this worker is there");
+        }
+        [&self.must_take, &self.deferred, &self.unannounced].into_iter().for_each(|flag| flag.set(false));
+        self.pass_rest_on();
+        // SAFETY: I1, I2.
+        unsafe { (*self.stacks.get()).share(0) };
+    }
+
+    /// Sits out, on the bench already, until it stands in for another, or there is something for it alone.
+    pub(super) fn sit_out(&self) {
+        let duty = &self.group().duty;
+        let mut sentry = None;
+        while !self.is_called_back() {
+            if sentry.is_none() && duty.take_post() {
+                sentry = Some(Sentry { calm: 0, seen: [None; WORKERS_MAX] });
+            }
+            self.sleep_on_bench(sentry.as_mut());
+            if sentry.as_mut().is_some_and(|sentry| self.is_needed(sentry)) {
+                break;
+            }
+        }
+        duty.stand_in(self.index);
+        if sentry.is_some() {
+            self.leave_post_to_another();
+        }
+        self.rested.set(true);
+        self.roam_ns.set(0);
+        // What has come for fibers that may move waits for somebody who looks.
+        self.roam_due.set(true);
+    }
+
+    fn leave_post_to_another(&self) {
+        match self.group().duty.leave_post(self.index) {
+            Some(another) => self.group().seat(another).wake(),
+            None => self.group().start_spare(),
+        }
+    }
+
+    /// Sleeps until it is woken; the sentry until its next look, unless it dozes.
+    fn sleep_on_bench(&self, sentry: Option<&mut Sentry>) {
+        let (group, begun_ns) = (self.group(), clock::now_ns());
+        self.seat.set_rest(Rest { for_good: true, at_source: false });
+        self.seat.slot.lie_down();
+        let mut until_ns = u64::MAX;
+        if let Some(sentry) = sentry {
+            let dozes = sentry.calm >= CALM_LOOKS;
+            if dozes {
+                sentry.calm = 0;
+                group.duty.doze(self.index);
+            }
+            if !dozes || !group.idle.is_anybody() {
+                group.duty.rouse();
+                until_ns = begun_ns + LOOK_NS;
+            }
+        }
+        if !self.is_called_back() {
+            add(&self.seat.counters.sleeps, 1);
+            self.seat.counters.begin_idle(begun_ns);
+            futex::wait(self.seat.slot.word(), ASLEEP, until_ns);
+            let now_ns = clock::now_ns();
+            self.seat.counters.end_idle(now_ns);
+            add(&self.seat.counters.slept_ns, now_ns - begun_ns);
+        }
+        self.seat.slot.get_up();
+    }
+
+    /// Notes who is held; whether too few are left on duty for what there is to do. By the sentry.
+    fn is_needed(&self, sentry: &mut Sentry) -> bool {
+        let group = self.group();
+        if group.idle.is_anybody() {
+            sentry.calm += 1;
+            sentry.seen = [None; WORKERS_MAX];
+            return false;
+        }
+        sentry.calm = 0;
+        let off = group.duty.bench().bits() | group.duty.held().bits();
+        for (worker, seat) in group.seats().iter().enumerate() {
+            let switches = (off & 1 << worker == 0).then(|| seat.counters.switches.load(Relaxed));
+            if switches.is_some() && switches == sentry.seen[worker] {
+                group.duty.note_held(worker);
+            }
+            sentry.seen[worker] = switches;
+        }
+        let waits_at = |seat: &&'static Seat| !seat.next.load(Relaxed).is_null();
+        group.duty.is_short(group.wanted()) && (group.has_work() || group.roam.has_waits() || group.seats().iter().any(waits_at))
+    }
+
+    /// This worker was idle, and is about to run something: if it was the last, the sentry is to look.
+    pub(super) fn call_sentry(&self) {
+        let group = self.group();
+        match group.duty.call(|| group.idle.is_anybody()) {
+            Call::Looks => {}
+            Call::Wake(sentry) => group.seat(sentry).wake(),
+            Call::Nobody if group.duty.bench().is_empty() => group.start_spare(),
+            // It is on its way to be.
+            Call::Nobody => {}
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Who sits out, who is the sentry, and who calls it.
+
+use std::sync::Arc;
+
+use super::duty::{Call, Duty};
+use super::model::Bed;
+use crate::base::atomic::{AtomicUsize, Relaxed};
+use crate::{check, check_notices};
+
+const WANTED: usize = 1;
+const SENTRY: usize = 2;
+
+/// Two workers are one too many, and both find that: one of them sits out, and is the sentry, as nobody else is.
+fn surplus_model() {
+    let duty = Arc::new(Duty::new());
+    duty.join(WANTED + 1);
+    let sit_out = |worker: usize| {
+        let duty = duty.clone();
+        move || duty.sit_out(worker, WANTED) && duty.take_post()
+    };
+    let other = loom::thread::spawn(sit_out(1));
+    let sits = [sit_out(0)(), other.join().unwrap()];
+    assert_ne!(sits[0], sits[1], "one of two sits out");
+    assert_eq!(duty.bench().bits(), if sits[0] { 1 } else { 2 });
+    assert!(!duty.is_short(WANTED) && duty.is_short(WANTED + 1));
+}
+
+#[test]
+fn of_two_that_see_one_too_many_one_sits_out() {
+    check(3, surplus_model);
+}
+
+/// A worker comes back while the sentry notes that it is held, and another, which is on duty, looks whether it may sit out: when all is done the count is right, and it was never too high for the other.
+fn come_back_model() {
+    let duty = Arc::new(Duty::new());
+    duty.join(WANTED);
+    let other = {
+        let duty = duty.clone();
+        loom::thread::spawn(move || {
+            duty.come_back(0);
+            assert!(!duty.sit_out(0, WANTED), "nobody is too many");
+        })
+    };
+    duty.note_held(0);
+    other.join().unwrap();
+    duty.come_back(0);
+    assert!(duty.held().is_empty() && !duty.is_short(WANTED) && duty.is_short(WANTED + 1));
+}
+
+#[test]
+fn a_worker_that_comes_back_as_it_is_noted_is_on_duty_once() {
+    check(3, come_back_model);
+}
+
+/// The last idle worker leaves the idle ones, and calls, while the sentry is about to doze: it looks, or is woken.
+fn doze_model() {
+    let group = Arc::new((Duty::new(), AtomicUsize::new(1), Bed::new()));
+    assert!(group.0.take_post());
+    let worker = {
+        let group = group.clone();
+        loom::thread::spawn(move || {
+            let (duty, idle, bed) = &*group;
+            idle.store(0, Relaxed);
+            match duty.call(|| idle.load(Relaxed) != 0) {
+                Call::Wake(sentry) => {
+                    assert_eq!(sentry, SENTRY);
+                    bed.wake();
+                }
+                Call::Looks => {}
+                Call::Nobody => panic!("there is a sentry"),
+            }
+        })
+    };
+    let (duty, idle, bed) = &*group;
+    bed.slot.lie_down();
+    duty.doze(SENTRY);
+    if idle.load(Relaxed) == 0 {
+        duty.rouse();
+    } else {
+        // loom reports a deadlock if nobody wakes it.
+        bed.futex_wait();
+    }
+    bed.slot.get_up();
+    worker.join().unwrap();
+}
+
+#[test]
+fn who_leaves_the_idle_ones_last_is_seen_by_the_sentry_or_wakes_it() {
+    check(3, doze_model);
+}
+
+#[test]
+fn dozing_needs_its_fences() {
+    check_notices("no fence", 3, doze_model);
+}
+
+/// The sentry leaves its post as another worker comes to the bench: that one takes the post, or is told to.
+fn relief_model() {
+    let duty = Arc::new(Duty::new());
+    duty.join(WANTED);
+    duty.come_to_bench(SENTRY);
+    assert!(duty.take_post());
+    let other = {
+        let duty = duty.clone();
+        loom::thread::spawn(move || {
+            duty.come_to_bench(0);
+            duty.take_post()
+        })
+    };
+    duty.stand_in(SENTRY);
+    let told = duty.leave_post(SENTRY);
+    let took = other.join().unwrap();
+    assert!(took || told == Some(0), "nobody is the sentry, and nobody will be");
+}
+
+#[test]
+fn a_post_that_is_left_is_taken_by_whoever_is_on_the_bench() {
+    check(3, relief_model);
+}
+
+#[test]
+fn to_leave_a_post_needs_its_fences() {
+    check_notices("no fence", 3, relief_model);
+}

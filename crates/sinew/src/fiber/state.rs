@@ -255,15 +255,20 @@ impl State {
     /// The fiber has left its stack; `true` if its waker was there before, and the caller has the fiber (I5). By the worker that it left.
     #[must_use]
     pub(crate) fn leave(&self) -> bool {
-        // AcqRel: Release meets the Acquire in `call`, and carries the saved registers; Acquire meets the Release there.
-        self.0.fetch_or(LEFT, AcqRel) & CALLED != 0
+        // AcqRel: Release meets the Acquire in `call`, and carries the saved registers; Acquire meets the Release there. An addition, since it is done once in a wait (I5): x86 gives back what was there before, and an
+        // `or` whose other bits are looked at is a loop there.
+        let before = self.0.fetch_add(LEFT, AcqRel);
+        debug_assert_eq!(before & LEFT, 0, "left twice in {:?}", Snapshot(before));
+        before & CALLED != 0
     }
 
     /// The fiber's wait was ended; `true` if it has left its stack, and the caller has the fiber (I5). By who ended it.
     #[must_use]
     pub(crate) fn call(&self) -> bool {
-        // AcqRel: meets that in `leave`, both ways.
-        self.0.fetch_or(CALLED, AcqRel) & LEFT != 0
+        // AcqRel: meets that in `leave`, both ways. An addition, as there.
+        let before = self.0.fetch_add(CALLED, AcqRel);
+        debug_assert_eq!(before & CALLED, 0, "called twice in {:?}", Snapshot(before));
+        before & LEFT != 0
     }
 
     /// Leaves a waker's wake to oneself: the next wait for a future does not begin. By the fiber itself.
@@ -298,15 +303,22 @@ impl State {
         if before & OF_END == 0 { Cause::Woken } else { self.clear_end(before) }
     }
 
+    /// As `end_wait`, of a fiber that may move: the end of its wait has left marks, most often, and they go in the same step.
+    #[inline]
+    pub(crate) fn end_wait_of_mover(&self) -> Cause {
+        // Nobody else changes these any more: the fiber has been left and called (I5), and its wait has ended (I1).
+        let marks = self.0.load(Relaxed) & OF_END;
+        // Acquire: as in `end_wait`.
+        let before = self.0.fetch_sub(marks + (NOTIFIED - RUNNING), Acquire);
+        debug_assert_eq!(before & (PHASE | OF_END), NOTIFIED | marks, "resumed in {:?}", Snapshot(before));
+        cause_of(marks)
+    }
+
     /// Takes away what the end of a wait has left, seen as `before`: nobody else looks at it while the fiber runs.
     #[cold]
     fn clear_end(&self, before: u32) -> Cause {
         self.0.fetch_and(!OF_END, Relaxed);
-        match before & (TIMED_OUT | CUT_SHORT) {
-            0 => Cause::Woken,
-            TIMED_OUT => Cause::TimedOut,
-            _ => Cause::Cancelled,
-        }
+        cause_of(before)
     }
 
     /// The word's value if a wait is still under way, for a thread to sleep on.
@@ -328,6 +340,16 @@ impl State {
     /// Forgets everything, for the next fiber in this place.
     pub(crate) fn reset(&self) {
         self.0.store(RUNNING, Relaxed);
+    }
+}
+
+/// What ended a wait, by the marks that were left.
+#[inline]
+fn cause_of(marks: u32) -> Cause {
+    match marks & (TIMED_OUT | CUT_SHORT) {
+        0 => Cause::Woken,
+        TIMED_OUT => Cause::TimedOut,
+        _ => Cause::Cancelled,
     }
 }
 

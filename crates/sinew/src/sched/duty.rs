@@ -64,6 +64,12 @@ impl Duty {
         self.bench.get()
     }
 
+    /// Whether more than are `wanted` are on duty.
+    #[inline]
+    pub(crate) fn has_surplus(&self, wanted: usize) -> bool {
+        self.on.load(Relaxed) > wanted
+    }
+
     /// Whether fewer than are `wanted` are on duty.
     pub(crate) fn is_short(&self, wanted: usize) -> bool {
         self.on.load(Relaxed) < wanted
@@ -87,7 +93,7 @@ impl Duty {
     #[must_use]
     pub(crate) fn sit_out(&self, worker: usize, wanted: usize) -> bool {
         let one_less = |on: usize| (on > wanted).then(|| on - 1);
-        let sits = self.on.load(Relaxed) > wanted && self.on.fetch_update(Relaxed, Relaxed, one_less).is_ok();
+        let sits = self.on.fetch_update(Relaxed, Relaxed, one_less).is_ok();
         if sits {
             self.come_to_bench(worker);
         }

@@ -920,7 +920,10 @@ impl Worker {
         if !me.is_held() {
             // SAFETY: the caller's promise.
             unsafe { self.leave_moving(me, false) };
-            return end_wait(me);
+            if me.is_timed() {
+                note_latency(me);
+            }
+            return me.state.end_wait_of_mover();
         }
         // SAFETY: the caller's promise.
         unsafe { self.leave_marked(me, || ()) };

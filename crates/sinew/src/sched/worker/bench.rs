@@ -29,7 +29,8 @@ struct Sentry {
 impl Worker {
     /// Sits out if this worker is one too many on duty, and has nothing that only it can do; whether it did.
     pub(super) fn sits_out(&self) -> bool {
-        let sits = self.may_sit_out() && self.group().duty.sit_out(self.index, self.group().wanted());
+        let (duty, wanted) = (&self.group().duty, self.group().wanted());
+        let sits = duty.has_surplus(wanted) && self.may_sit_out() && duty.sit_out(self.index, wanted);
         if sits {
             self.give_all_away();
             self.sit_out();

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::ptr;
 
 use super::{Worker, here, passed};
-use crate::base::atomic::{AcqRel, Acquire, Relaxed, SeqCst, fence};
+use crate::base::atomic::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::base::mask::WORKERS_MAX;
 use crate::fiber::Control;
 use crate::os::clock;
@@ -61,10 +61,14 @@ impl Worker {
             } else if self.current.get().is_null() {
                 self.push_moving(control);
             } else {
-                // Release: meets the Acquire of who takes it. Nobody is woken to take it: this worker is about to.
-                let before = self.seat.next.swap(control.cast_mut(), AcqRel);
-                if !before.is_null() {
-                    self.push_moving(before);
+                // Release: meets the Acquire of who takes it. Nobody is woken to take it: this worker is about to. Only it puts fibers there, so an empty slot stays so, and a store will do.
+                if self.seat.next.load(Relaxed).is_null() {
+                    self.seat.next.store(control.cast_mut(), Release);
+                } else {
+                    let before = self.seat.next.swap(control.cast_mut(), AcqRel);
+                    if !before.is_null() {
+                        self.push_moving(before);
+                    }
                 }
                 self.call_watcher();
             }

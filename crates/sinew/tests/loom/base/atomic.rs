@@ -58,6 +58,15 @@ fn of_or(order: Ordering) -> Ordering {
     }
 }
 
+/// The same for a `fetch_add`.
+fn of_add(order: Ordering) -> Ordering {
+    match of(order) {
+        AcqRel if mutant("fetch_add without acquire") => Release,
+        AcqRel if mutant("fetch_add without release") => Acquire,
+        order => order,
+    }
+}
+
 macro_rules! atomic {
     ($name:ident, $value:ty, $($generic:ident)?) => {
         /// As loom's, but for the mutant.
@@ -93,7 +102,7 @@ macro_rules! arithmetic {
 
         impl $name {
             pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
-                self.0.fetch_add(value, of(order))
+                self.0.fetch_add(value, of_add(order))
             }
             pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
                 self.0.fetch_sub(value, of(order))

@@ -42,7 +42,7 @@ impl Mover {
     fn go_on(&self) {
         assert_eq!(self.had.fetch_add(1, Relaxed), 0, "a fiber is had by two");
         assert_eq!((self.registers.get(), self.note.get()), (1, 1));
-        self.state.end_wait();
+        self.state.end_wait_of_mover();
     }
 }
 
@@ -86,7 +86,7 @@ fn a_mover_is_had_once_whether_a_wake_a_deadline_or_a_cancel_ends_its_wait() {
 
 #[test]
 fn leaving_and_calling_need_their_orderings() {
-    for ordering in ["relaxed", "fetch_or without acquire", "fetch_or without release", "has it whether it has left or not"] {
+    for ordering in ["relaxed", "fetch_add without acquire", "fetch_add without release", "has it whether it has left or not"] {
         check_notices(ordering, 5, leave_against_a_waker);
     }
 }

@@ -154,9 +154,10 @@ impl Uring {
     ///
     /// # Safety
     /// All that `entry` points to, and `completion`, stay in place until the completion has a result (law E2). Its owner begins a wait before its worker next looks.
-    pub(crate) unsafe fn submit(&mut self, entry: Entry, completion: &Completion) {
+    pub(crate) unsafe fn submit(&mut self, entry: &mut Entry, completion: &Completion) {
+        entry.set_user_data(completion.key());
         // SAFETY: the caller's promise.
-        unsafe { self.put(&entry.user_data(completion.key())) };
+        unsafe { self.put(entry) };
     }
 
     /// Asks the kernel to give the operation of `completion` up. Its result comes all the same, and may be a success.

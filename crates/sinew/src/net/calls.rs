@@ -11,7 +11,7 @@ use io_uring::types::Fd;
 use socket2::{SockAddr, SockRef};
 
 use crate::fiber::why::At;
-use crate::os::clock;
+use crate::os::{clock, socket};
 use crate::rt::io::{Call, Descriptor, Direction, Take, Try, count, perform, perform_at_once, perform_until, ring_length};
 use crate::rt::pauses::Pauses;
 
@@ -24,7 +24,7 @@ const PARTS_MAX: usize = 1024;
 pub(super) fn try_receive(socket: &impl AsFd, buf: &mut [u8], flags: libc::c_int) -> io::Result<usize> {
     let flags = flags | libc::MSG_DONTWAIT;
     // SAFETY: the kernel writes into the buffer, as long as it is.
-    count(unsafe { libc::recv(socket.as_fd().as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), flags) })
+    count(unsafe { socket::receive(socket.as_fd().as_raw_fd(), buf.as_mut_ptr(), buf.len(), flags) })
 }
 
 /// Receives a datagram that is there, and its sender's address, without waiting.
@@ -42,7 +42,7 @@ pub(super) fn try_send_to(socket: &impl AsFd, buf: &[u8], addr: &SockAddr) -> io
 /// Sends what there is room for, without waiting.
 pub(super) fn try_send(socket: &impl AsFd, buf: &[u8]) -> io::Result<usize> {
     // SAFETY: the kernel reads the buffer, as long as it is.
-    count(unsafe { libc::send(socket.as_fd().as_raw_fd(), buf.as_ptr().cast(), buf.len(), SEND_FLAGS) })
+    count(unsafe { socket::send(socket.as_fd().as_raw_fd(), buf.as_ptr(), buf.len(), SEND_FLAGS) })
 }
 
 const SEND_FLAGS: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;

@@ -13,6 +13,7 @@ pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod lock;
 pub(crate) mod memory;
+pub(crate) mod socket;
 pub(crate) mod state_lock;
 pub(crate) mod thread;
 pub(crate) mod topology;

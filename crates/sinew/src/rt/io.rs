@@ -455,9 +455,9 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
     deadline_ns: u64,
 ) -> io::Result<C::Output> {
     let fd = Fd(descriptor.raw_fd());
-    if let Some(entry) = call.entry(fd) {
+    if let Some(mut entry) = call.entry(fd) {
         // SAFETY: what the entry points to is borrowed by `call`, which outlives this frame.
-        let answer = unsafe { hand_to_ring(fiber, entry, call.why(), deadline_ns) };
+        let answer = unsafe { hand_to_ring(fiber, &mut entry, call.why(), deadline_ns) };
         if answer.is_cut_short() && call.is_told_alone() {
             // Perhaps it was told before it gave up, and what has come is nobody's but its own: an answer that brings something is returned, late or not.
             if let Some(done @ Ok(_)) = attempt(descriptor, call) {
@@ -509,9 +509,9 @@ fn poll_at_ring(fiber: &Caller<'_>, fd: RawFd, direction: Direction, why: At, de
 ///
 /// # Safety
 /// What `entry` points to outlives the call, and is the kernel's until it returns.
-unsafe fn ask_ring(fiber: &Caller<'_>, entry: Entry, why: At, deadline_ns: u64) -> io::Result<usize> {
+unsafe fn ask_ring(fiber: &Caller<'_>, mut entry: Entry, why: At, deadline_ns: u64) -> io::Result<usize> {
     // SAFETY: the caller's promise.
-    unsafe { hand_to_ring(fiber, entry, why, deadline_ns) }.noted(fiber.point)
+    unsafe { hand_to_ring(fiber, &mut entry, why, deadline_ns) }.noted(fiber.point)
 }
 
 /// What a wait for the ring's answer came to.
@@ -541,7 +541,7 @@ impl Answer {
 ///
 /// # Safety
 /// As [`ask_ring`].
-unsafe fn hand_to_ring(fiber: &Caller<'_>, entry: Entry, why: At, deadline_ns: u64) -> Answer {
+unsafe fn hand_to_ring(fiber: &Caller<'_>, entry: &mut Entry, why: At, deadline_ns: u64) -> Answer {
     let Caller { point, worker, control } = fiber;
     let completion = Completion::new(control);
     if let Err(cut) = point.begin(Why::At(why), Ends::BY_CLAIM) {
@@ -575,7 +575,7 @@ pub(crate) unsafe fn complete(why: At, entry: impl FnOnce() -> Entry) -> Option<
     }
     let completion = Completion::new(control);
     // SAFETY: the caller's promise, and the completion stays in this frame until it has a result; the wait begins before the worker looks.
-    with_ring(worker, |ring| unsafe { ring.submit(entry(), &completion) });
+    with_ring(worker, |ring| unsafe { ring.submit(&mut entry(), &completion) });
     worker.begin_source_wait(control);
     await_answer(worker, control, &completion, why);
     worker.end_source_wait(control);

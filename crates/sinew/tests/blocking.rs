@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -374,6 +375,54 @@ fn what_a_job_leaves_at_its_thread_does_not_reach_the_next() {
         assert!(!cancelled_late);
     });
     assert_eq!(runtime.metrics().blocking_threads, 1);
+}
+
+sinew::fiber_local! {
+    #[inherit]
+    static USER: RefCell<String> = RefCell::new("nobody".into());
+    static OWN: Cell<u32> = Cell::new(0);
+}
+
+/// Claim: a job has what a child of its fiber would have, and hands that down; what it makes of it, and its own, is gone when it has ended, however it ends. One thread does all.
+#[test]
+fn fiber_locals_of_a_job_are_those_of_a_child_and_end_with_it() {
+    let runtime = runtime(2, 1);
+    let seen = || (USER.with_borrow(String::clone), sinew::spawn(|| USER.take()).join().unwrap(), OWN.get());
+    let of = |who: &str, twice: bool| {
+        let who = String::from(who);
+        runtime.spawn(move || {
+            USER.set(who);
+            OWN.set(7);
+            let job = move || {
+                let first = seen();
+                USER.with_borrow_mut(|user| user.push('!'));
+                OWN.set(9);
+                assert!(!twice, "as planned");
+                (first, seen())
+            };
+            let done = std::panic::catch_unwind(|| blocking(job));
+            (done.ok(), USER.take(), OWN.get())
+        })
+    };
+    let named = |name: &str, own| (String::from(name), String::from(name), own);
+    for who in ["alice", "bob"] {
+        assert_eq!(of(who, false).join().unwrap(), (Some((named(who, 0), named(&format!("{who}!"), 9))), who.into(), 7));
+        assert_eq!(of("carol", true).join().unwrap(), (None, "carol".into(), 7));
+    }
+    assert_eq!(runtime.spawn(move || blocking(seen)).join().unwrap(), named("nobody", 0));
+    assert_eq!(runtime.metrics().blocking_threads, 1);
+}
+
+/// Claim: they are dropped before the call returns.
+#[test]
+fn fiber_locals_of_a_job_are_dropped_before_its_fiber_goes_on() {
+    sinew::fiber_local! {
+        static KEPT: RefCell<Option<Arc<()>>> = RefCell::new(None);
+    }
+    let shared = Arc::new(());
+    let held = shared.clone();
+    runtime(1, 1).run(|| blocking(|| KEPT.set(Some(held))));
+    assert_eq!(Arc::strong_count(&shared), 1);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A histogram that one thread writes and any thread reads: what waits cost, in nanoseconds, within an eighth.
 
+use std::sync::OnceLock;
+
 use super::atomic::{AtomicU64, Relaxed};
 
 /// Buckets per doubling: the error of a percentile is at most one part in eight.
@@ -9,28 +11,30 @@ const BUCKETS: usize = (64 - SUB_BITS as usize + 1) * SUB;
 
 /// Counts of values by size.
 pub(crate) struct Histogram {
-    counts: Box<[AtomicU64]>,
+    /// Made when the first value is counted: a worker that is never started has none.
+    counts: OnceLock<Box<[AtomicU64]>>,
 }
 
 impl Histogram {
     pub(crate) fn new() -> Self {
-        Self { counts: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect() }
+        Self { counts: OnceLock::new() }
     }
 
     /// Counts one value. By the one writer.
     pub(crate) fn record(&self, value: u64) {
-        let count = &self.counts[bucket(value)];
+        let counts = self.counts.get_or_init(|| (0..BUCKETS).map(|_| AtomicU64::new(0)).collect());
+        let count = &counts[bucket(value)];
         count.store(count.load(Relaxed) + 1, Relaxed);
     }
 
     /// Forgets everything. Nobody writes meanwhile.
     pub(crate) fn reset(&self) {
-        self.counts.iter().for_each(|count| count.store(0, Relaxed));
+        self.counts.get().into_iter().flatten().for_each(|count| count.store(0, Relaxed));
     }
 
     /// Adds its counts to `sum`.
     pub(crate) fn add_to(&self, sum: &mut Counts) {
-        for (sum, count) in sum.0.iter_mut().zip(&self.counts) {
+        for (sum, count) in sum.0.iter_mut().zip(self.counts.get().into_iter().flatten()) {
             *sum += count.load(Relaxed);
         }
     }

@@ -4,7 +4,7 @@
 //! it does. One pool for the process was rejected: its bound would be whichever runtime's came first.
 //!
 //! The fiber waits until its job has ended, whatever happens; so the job lies in the waiting frame, and may borrow. What a job leaves behind at its thread through this
-//! library (a cancel, an `unpark`, a handle by which either may come later) ends with that thread: it leaves, and another takes its place.
+//! library (a cancel, an `unpark`, a handle by which either may come later) ends with that thread: it leaves, and another takes its place. Its fiber-locals end with the job.
 
 use std::any::Any;
 use std::cell::{RefCell, UnsafeCell};
@@ -12,6 +12,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
+use super::context::with_locals;
 use super::wait::Me;
 use crate::base::atomic::{Relaxed, thread_local};
 use crate::fiber::Control;
@@ -40,7 +41,7 @@ const OWN_REFERENCES: u32 = 2;
 ///
 /// Each runtime has threads for this, at most [`RuntimeBuilder::blocking_threads`](crate::RuntimeBuilder::blocking_threads); what comes when all are busy waits its turn, first come, first served. A thread
 /// is used again by other jobs, and leaves when it was idle for [a while](crate::RuntimeBuilder::blocking_idle). There is no fiber inside `f`: it is on a plain thread, with that
-/// thread's thread-locals, and no cancel or deadline of the caller reaches it. But it rounds as the caller does, and the current runtime is the caller's: what `f` spawns belongs there, and so do the
+/// thread's thread-locals, and no cancel or deadline of the caller reaches it. But it rounds as the caller does, has clones of the fiber-locals that a child would [inherit](crate::fiber_local) (its own are dropped when it has ended, before this returns), and the current runtime is the caller's: what `f` spawns belongs there, and so do the
 /// [timers](crate::time::Timer) that it starts; if that is being shut down meanwhile they are dropped unrun, as those that the fiber itself would spawn. Jobs that wait for other jobs can fill the pool with nothing but waiting.
 ///
 /// Called on a plain thread, which it would block in any case, it runs `f` right there, and changes nothing for it.
@@ -49,7 +50,7 @@ const OWN_REFERENCES: u32 = 2;
 /// Yes, until `f` has ended. No cancel point: `f` cannot be cut short, and a shutdown waits for it, or names the fiber.
 ///
 /// # Panics
-/// Passes a panic of `f` on. If there is no thread at all and none can be started. Inside [`no_suspend`](crate::no_suspend), before `f` is called.
+/// Passes a panic of `f` on, and one of a `clone` of an inherited fiber-local. If there is no thread at all and none can be started. Inside [`no_suspend`](crate::no_suspend), before `f` is called.
 ///
 /// # Examples
 /// ```
@@ -78,11 +79,11 @@ where
 {
     let me = Me::to_wait();
     let Me::Fiber(worker, control) = me else { return Ok(f()) };
-    let (groups, float) = (worker.groups().clone(), FloatControl::now());
+    let (groups, float, inherited) = (worker.groups().clone(), FloatControl::now(), control.locals.inherit());
     let f = move || {
         // The thread has those of its last job, or of who started it.
         float.set();
-        on_behalf_of(groups, f)
+        on_behalf_of(groups, || with_locals(inherited, f))
     };
     let job = Job { task: Task::new(control, run_of(&f)), f: UnsafeCell::new(Some(f)), outcome: UnsafeCell::new(None) };
     let outside = &worker.groups().outside;

@@ -107,6 +107,22 @@ pub(crate) fn keep_locals() {
     }
 }
 
+/// Runs `f`, a job for another, on a plain thread with these locals and no others. What it leaves there is dropped when it has ended.
+pub(crate) fn with_locals<T>(inherited: Inherited, f: impl FnOnce() -> T) -> T {
+    struct End(&'static Place);
+    impl Drop for End {
+        fn drop(&mut self) {
+            // The panic hook has reported it, as at the end of a thread.
+            self.0.end().into_iter().for_each(discard);
+            self.0.put(Inherited::default());
+        }
+    }
+    let Some(place) = place_of_thread() else { return f() };
+    place.put(inherited);
+    let _end = End(place);
+    f()
+}
+
 /// What a fiber spawned by the caller has from it. Runs user code: the `clone` of inherited values.
 #[inline]
 pub(crate) fn inherit() -> Inherited {

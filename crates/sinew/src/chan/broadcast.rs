@@ -25,6 +25,8 @@ use crate::rt::wait::{Cut, enter_counted_cancel_point};
 
 /// Makes a channel that keeps the last `capacity` messages, whose every message reaches every receiver.
 ///
+/// Each is cloned for each receiver, where it lies: so messages are `Send` and `Sync`, and are kept until they are pushed out, whether or not all have received them.
+///
 /// It cannot be an arm of a [`select!`](crate::select): let a fiber receive, and forward to a channel that can.
 ///
 /// # Panics

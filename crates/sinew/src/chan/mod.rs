@@ -12,7 +12,8 @@
 //! plain thread it blocks the thread), and sends and receives are [cancel points](crate::cancelled), so their errors have more cases. [`broadcast`](broadcast()) and
 //! [`watch`](watch()) channels cannot be arms of a `select!`.
 //!
-//! No channel is a future. Async code awaits a fiber that receives: `spawn(move || receiver.recv()).await`.
+//! No channel is a future. Async code awaits a fiber that receives: `spawn(move || receiver.recv()).await`. To drop that handle, as a `select!` or a time-out of the executor does, detaches the fiber, which takes a message all the same:
+//! [`cancel`](crate::JoinHandle::cancel) it and await what it gives, a message or [`RecvError::Cancelled`].
 //!
 //! # Order
 //! Messages are received in the order in which they were sent. Those who wait, on either side, are served in the order in which they came, and nobody overtakes them.

@@ -598,7 +598,7 @@ fn dice() -> u64 {
 /// Waits for a list of sends and receives that is made at run time.
 ///
 /// It does what [`select!`](crate::select) does, which is to be preferred where the channels are known. The names are crossbeam-channel's; but a message is handed over
-/// with its arm, not afterwards (the reason is given at [`select!`](crate::select)).
+/// with its arm, not afterwards (the reason is given at [`select!`](crate::select)): so there is no `ready`, which would tell of a message that another may have by then.
 ///
 /// The list can be used again: an arm that received is as before, one that sent, or gave its message back, is gone, as if [removed](Self::remove).
 ///

@@ -93,7 +93,7 @@ enum Told {
     Watch,
 }
 
-/// The lock under [`Mutex`](super::Mutex), for use with the types of the `lock_api` crate.
+/// The lock under [`Mutex`](super::Mutex), for use with the types of the `lock_api` crate: guards that own an `Arc` of their mutex, say, by its feature `arc_lock`.
 pub struct RawMutex {
     word: AtomicU32,
     /// What the word is most likely to be while nobody has the lock: 0, or that of a lock which others were told to try and are overtaken at (I5). Written by the owner. It orders nothing and a wrong guess is

@@ -28,7 +28,8 @@ const MAX_PERMITS: u32 = STATE_MAX / PERMIT;
 
 /// A number of permits: who has one goes on, who wants one waits until somebody gives one back.
 ///
-/// First come, first served: nobody overtakes one that waits, also not with a smaller wish. It can be a `static`.
+/// First come, first served: nobody overtakes one that waits, also not with a smaller wish. A permit that is given back is that one's at once: if its worker is held by another fiber, which computes or blocks the thread, those behind
+/// it wait until it has gone on. It can be a `static`.
 /// Once a permit was had it may be freed, even if the call that gave the permit has not returned yet.
 ///
 /// # Suspends
@@ -186,7 +187,7 @@ impl Semaphore {
     /// No.
     ///
     /// # Panics
-    /// If there were more than [`MAX_PERMITS`](Self::MAX_PERMITS) then.
+    /// If there were more than [`MAX_PERMITS`](Self::MAX_PERMITS) then. So does the drop of a permit that was had before others were added up to there.
     #[inline]
     #[track_caller]
     pub fn add_permits(&self, permits: usize) {

@@ -143,7 +143,8 @@ impl Drop for Group {
             seat.mail_wakes.store(0, Relaxed);
             seat.counters.reset();
         }
-        VACANT.lock().extend(self.seats.iter());
+        // The last one is used again first: spares, which may never have been used, come after all others.
+        VACANT.lock().extend(self.seats.iter().rev());
     }
 }
 

@@ -6,11 +6,11 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Gate, in_child, is_child, poll_until};
 use sinew::net::{TcpListener, TcpStream};
-use sinew::{Io, Queue, Runtime, RuntimeBuilder};
+use sinew::{Builder, Io, Queue, Runtime, RuntimeBuilder};
 
 fn described(workers: usize) -> RuntimeBuilder {
     // SAFETY: nothing that the fibers of these tests use belongs to a thread.
@@ -27,6 +27,12 @@ fn hold(runtime: &Runtime, gate: &Gate, fibers: usize) -> Vec<sinew::JoinHandle<
         .collect();
     poll_until("all to be held", || gate.held() == fibers);
     held
+}
+
+/// Workers that are neither held nor sit out.
+fn on_duty(runtime: &Runtime) -> usize {
+    let group = group(runtime);
+    group.workers - (group.sitting_out | group.held).count_ones() as usize
 }
 
 fn group(runtime: &Runtime) -> sinew::GroupMetrics {
@@ -55,15 +61,61 @@ fn whoever_blocks_its_thread_holds_nobody_else() {
             assert_eq!(gate.held(), 10, "round {round}");
             gate.open();
             held.into_iter().for_each(|fiber| fiber.join().unwrap());
-            poll_until("two to be on duty", || {
-                let group = group(&runtime);
-                group.held == 0 && group.workers - group.sitting_out.count_ones() as usize == 2
-            });
+            poll_until("two to be on duty", || group(&runtime).held == 0 && on_duty(&runtime) == 2);
         }
         let group = group(&runtime);
         assert_eq!((group.workers_max, group.spares_max), (2, 62));
         assert!((12..=24).contains(&group.workers), "{} workers for ten that were held, two on duty and a sentry", group.workers);
         runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+    }
+}
+
+/// Claim: also those sit out that sleep when they are too many: as many as are held come on duty while there is work for them, and have none when the held ones come back.
+#[test]
+fn those_that_are_idle_sit_out_too() {
+    let runtime = described(2).build().unwrap();
+    for _ in 0..3 {
+        let gate = Gate::default();
+        let held = hold(&runtime, &gate, 10);
+        let computes = || {
+            let end = Instant::now() + Duration::from_micros(1500);
+            while Instant::now() < end {
+                std::hint::spin_loop();
+            }
+        };
+        let more: Vec<_> = (0..40).map(|_| runtime.spawn(computes)).collect();
+        more.into_iter().for_each(|fiber| fiber.join().unwrap());
+        poll_until("all on duty to be idle", || {
+            let group = group(&runtime);
+            group.workers == (group.sleeping | group.sitting_out | group.held).count_ones() as usize
+        });
+        gate.open();
+        held.into_iter().for_each(|fiber| fiber.join().unwrap());
+        poll_until("two to be on duty", || on_duty(&runtime) == 2);
+    }
+}
+
+/// Claim: fibers for which there is no stack are ended although one that could have spared some sits out.
+#[test]
+fn fibers_without_a_stack_are_ended_beside_workers_that_sit_out() {
+    const TEST: &str = "fibers_without_a_stack_are_ended_beside_workers_that_sit_out";
+    // The whole process is without memory then.
+    if !is_child(TEST) {
+        let child = in_child(TEST, &[]);
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+        return;
+    }
+    let runtime = described(1).spare_workers(1).build().unwrap();
+    let gate = Gate::default();
+    let held = hold(&runtime, &gate, 1);
+    poll_until("the spare to be there", || group(&runtime).workers == 2);
+    gate.open();
+    held.into_iter().for_each(|fiber| fiber.join().unwrap());
+    sinew::hidden::fail_memory_after(0);
+    for round in 0..500 {
+        let fiber = Builder::new().runtime(&runtime.handle()).stack_size(8 << 20).spawn(|| ()).unwrap();
+        poll_until(&format!("round {round}"), || fiber.is_finished());
+        assert!(fiber.join().is_err());
     }
 }
 

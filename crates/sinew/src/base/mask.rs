@@ -40,6 +40,10 @@ impl Set {
         self.0 & Set::of(worker).0 != 0
     }
 
+    pub(crate) fn or(self, other: Set) -> Set {
+        Set(self.0 | other.0)
+    }
+
     pub(crate) fn with(self, worker: usize) -> Set {
         Set(self.0 | Set::of(worker).0)
     }
@@ -89,8 +93,14 @@ impl Mask {
     /// Puts `worker` in if fewer than `limit` are there.
     #[must_use]
     pub(crate) fn insert_below(&self, worker: usize, limit: usize) -> bool {
+        self.insert_if(worker, |now| now.len() < limit)
+    }
+
+    /// Puts `worker` in if those who are there allow it: of several at a time each sees the others, or is seen by them.
+    #[must_use]
+    pub(crate) fn insert_if(&self, worker: usize, allow: impl Fn(Set) -> bool) -> bool {
         let mut now = self.get();
-        while now.len() < limit {
+        while allow(now) {
             // AcqRel: meets `remove`.
             match self.0.compare_exchange_weak(now.0, now.with(worker).0, AcqRel, Relaxed) {
                 Ok(_) => return true,

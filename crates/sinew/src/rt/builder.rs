@@ -16,6 +16,7 @@ use super::report;
 use super::runtime::{Runtime, start, start_worker};
 use crate::base::mask::WORKERS_MAX;
 use crate::event::source::{Driver, Io};
+use crate::fiber::COUNTS;
 use crate::fiber::stack::{self, Class};
 use crate::os::cpu_list::CpuList;
 use crate::os::topology::{Spread, Topology};
@@ -384,7 +385,8 @@ impl RuntimeBuilder {
     /// Spares of a group, if it has room for them.
     fn spares(&self) -> io::Result<usize> {
         let spares = number(self.spare_workers, "spare_workers", "SINEW_SPARE_WORKERS", 0..=WORKERS_MAX - 1)?;
-        if !self.migrates {
+        // What is not counted cannot be seen to be held.
+        if !self.migrates || !COUNTS {
             return match self.spare_workers.unwrap_or(0) {
                 0 => Ok(0),
                 spares => Err(refused(

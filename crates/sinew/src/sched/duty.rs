@@ -9,15 +9,17 @@
 //! that is held say so itself by a signal of the kernel (a timer that is set and unset at every switch).
 //!
 //! # Invariants
-//! I1. `on` is as many as there are workers, without those in `held` and in `bench`; less by one for a moment, never more: it is counted down before, and up after.
-//! I2. A worker sits out only if more than are wanted are on duty, and of several that see one too many one does.
-//! I3. With somebody on the bench there is a sentry, or one on its way to be: who comes to the bench tries to be it, and who leaves the post wakes another (`successor`).
+//! I1. Who is on duty is not counted, but told by who is not: those in `held` and in `bench`, of all that there are. So nobody counts twice, and one that is noted as held just as it comes back, or sits out, is put right by its
+//!     next look at itself; until then one more may stand in.
+//! I2. Of several workers that see one too many on duty one sits out: the bench is changed in one step, by who has seen all that are on it.
+//! I3. With somebody on the bench there is a sentry, or one who is about to be: who lies down there without being it looks whether anybody is, and who leaves the post wakes another.
 //!
 //! # Memory order
 //! - The sentry dozes: says so, `fence(SeqCst)`, looks whether anybody is idle. A worker leaves the idle ones, `fence(SeqCst)`, looks whether the sentry dozes: one of them sees the other.
 //! - The sentry leaves its post: says so, `fence(SeqCst)`, looks at the bench. Another comes to the bench, `fence(SeqCst)`, looks at the post: the same.
+//! - Another lies down on the bench (`Slot::lie_down`, with its fence), and looks at the post; who has left that wakes it (`Slot::notify`, with its fence): the same.
 
-use crate::base::atomic::{AtomicU32, AtomicUsize, Relaxed, SeqCst, fence};
+use crate::base::atomic::{AtomicU32, Relaxed, SeqCst, fence};
 use crate::base::mask::{Mask, Set};
 
 const NOBODY: u32 = 0;
@@ -29,7 +31,7 @@ const DOZES: u32 = 2;
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Call {
-    /// It looks anyway.
+    /// It looks anyway, or need not.
     Looks,
     /// The caller wakes this one.
     Wake(usize),
@@ -39,7 +41,6 @@ pub(crate) enum Call {
 
 /// The duties of a group's workers.
 pub(crate) struct Duty {
-    on: AtomicUsize,
     held: Mask,
     bench: Mask,
     sentry: AtomicU32,
@@ -47,12 +48,7 @@ pub(crate) struct Duty {
 
 impl Duty {
     pub(crate) fn new() -> Self {
-        Self { on: AtomicUsize::new(0), held: Mask::new(), bench: Mask::new(), sentry: AtomicU32::new(NOBODY) }
-    }
-
-    /// So many more workers are there, and on duty.
-    pub(crate) fn join(&self, workers: usize) {
-        self.on.fetch_add(workers, Relaxed);
+        Self { held: Mask::new(), bench: Mask::new(), sentry: AtomicU32::new(NOBODY) }
     }
 
     /// Workers that are held, as the sentry last saw them.
@@ -64,38 +60,32 @@ impl Duty {
         self.bench.get()
     }
 
-    /// Whether more than are `wanted` are on duty.
-    #[inline]
-    pub(crate) fn has_surplus(&self, wanted: usize) -> bool {
-        self.on.load(Relaxed) > wanted
-    }
-
-    /// Whether fewer than are `wanted` are on duty.
-    pub(crate) fn is_short(&self, wanted: usize) -> bool {
-        self.on.load(Relaxed) < wanted
+    /// How many of so many workers are on duty.
+    pub(crate) fn on(&self, there: usize) -> usize {
+        there.saturating_sub(self.bench().or(self.held()).len())
     }
 
     /// A worker that was on duty is held. By the sentry.
     pub(crate) fn note_held(&self, worker: usize) {
-        self.on.fetch_sub(1, Relaxed);
         self.held.insert(worker);
     }
 
     /// A worker is in its loop; if it was held, it no longer is. By itself.
     #[inline]
     pub(crate) fn come_back(&self, worker: usize) {
-        if self.held.get().contains(worker) && self.held.remove(worker) {
-            self.on.fetch_add(1, Relaxed);
+        if self.held.get().contains(worker) {
+            let _ = self.held.remove(worker);
         }
     }
 
-    /// Has a worker that is on duty sit out, if more than are `wanted` are. It then tries to be the sentry.
+    /// Has a worker that is on duty sit out, if more than are `wanted` are, of those that are `there`. It then tries to be the sentry.
     #[must_use]
-    pub(crate) fn sit_out(&self, worker: usize, wanted: usize) -> bool {
-        let one_less = |on: usize| (on > wanted).then(|| on - 1);
-        let sits = self.on.fetch_update(Relaxed, Relaxed, one_less).is_ok();
+    pub(crate) fn sit_out(&self, worker: usize, there: usize, wanted: usize) -> bool {
+        let is_surplus = |bench: Set| there.saturating_sub(bench.or(self.held()).len()) > wanted;
+        let sits = self.bench.insert_if(worker, is_surplus);
         if sits {
-            self.come_to_bench(worker);
+            // SeqCst: meets the fence in `leave_post`.
+            fence(SeqCst);
         }
         sits
     }
@@ -110,21 +100,25 @@ impl Duty {
     /// A worker that sat out is on duty.
     pub(crate) fn stand_in(&self, worker: usize) {
         let _ = self.bench.remove(worker);
-        self.on.fetch_add(1, Relaxed);
     }
 
     /// Makes a worker on the bench the sentry, if there is none.
     #[must_use]
     pub(crate) fn take_post(&self) -> bool {
-        self.sentry.load(Relaxed) == NOBODY && self.sentry.compare_exchange(NOBODY, LOOKS, Relaxed, Relaxed).is_ok()
+        self.is_vacant() && self.sentry.compare_exchange(NOBODY, LOOKS, Relaxed, Relaxed).is_ok()
     }
 
-    /// The sentry stops to be that; it is still on the bench, or has left it. Gives another one there, whom it wakes: that takes the post.
-    pub(crate) fn leave_post(&self, worker: usize) -> Option<usize> {
+    /// Whether nobody is the sentry.
+    pub(crate) fn is_vacant(&self) -> bool {
+        self.sentry.load(Relaxed) == NOBODY
+    }
+
+    /// The sentry stops to be that; it has left the bench. Gives another one there, whom it wakes: that takes the post.
+    pub(crate) fn leave_post(&self) -> Option<usize> {
         self.sentry.store(NOBODY, Relaxed);
-        // SeqCst: meets the fence in `come_to_bench`.
+        // SeqCst: meets the fence in `come_to_bench` and `sit_out`.
         fence(SeqCst);
-        self.bench.get().without(worker).iter().next()
+        self.bench.get().iter().next()
     }
 
     /// The sentry looks no more until it is called. It then looks whether somebody is idle: else nobody would.

@@ -41,7 +41,7 @@ use crate::sched::settings::{Settings, Spin};
 use crate::sched::slot::Slot;
 use crate::sched::worker::{Worker, here};
 
-/// Stacks of the reserve beside one per worker: so many fibers that never got one may wait for each other in their closures' destructors.
+/// Stacks of the reserve beside one for each worker that was asked for: so many fibers that never got one may wait for each other in their closures' destructors.
 const RESERVE_MORE: usize = 8;
 
 /// How long after a thread could not be started the next is asked for: a start that fails costs some microseconds, and each turn of a busy worker may want one.
@@ -509,7 +509,6 @@ impl Group {
     pub(crate) fn begin(&self) {
         self.queue.lock().live_workers = self.settings.workers_min;
         self.born.store(self.settings.workers_min, Relaxed);
-        self.duty.join(self.settings.workers_min);
     }
 
     /// A worker more is there, at seat `index`; `false` if it comes too late. By its thread.
@@ -519,11 +518,11 @@ impl Group {
         let welcome = !queue.closed;
         if welcome {
             queue.live_workers += 1;
-            self.born.store(index + 1, Relaxed);
-            match self.is_spare(index) {
-                true => self.duty.come_to_bench(index),
-                false => self.duty.join(1),
+            if self.is_spare(index) {
+                // Before it counts as one that is there.
+                self.duty.come_to_bench(index);
             }
+            self.born.store(index + 1, Relaxed);
         }
         // Release: meets the Acquire in `grow`.
         self.growing.store(0, Release);
@@ -533,6 +532,12 @@ impl Group {
     /// Workers that are to be on duty: as many as were asked for, and as many as are held, if these are more. The system divides the CPUs evenly among both, so what is short has half of them, however many compute.
     pub(crate) fn wanted(&self) -> usize {
         self.settings.workers.max(self.duty.held().len())
+    }
+
+    /// Whether more workers are on duty than are wanted.
+    #[inline]
+    pub(crate) fn has_surplus(&self) -> bool {
+        self.duty.on(self.seats().len()) > self.wanted()
     }
 
     /// Whether worker `index` began as a spare.
@@ -571,9 +576,13 @@ impl Group {
             return false;
         }
         let next = self.born.load(Relaxed);
-        let started = seats.contains(&next) && self.groups().is_some_and(|groups| groups.start_worker(self.index, next).is_ok());
-        if !started {
+        // Another may have come meanwhile, as the last that there may be.
+        let may_start = seats.contains(&next);
+        let started = may_start && self.groups().is_some_and(|groups| groups.start_worker(self.index, next).is_ok());
+        if may_start && !started {
             self.grows_after_ns.store(clock::now_ns() + GROW_PAUSE_NS, Relaxed);
+        }
+        if !started {
             self.growing.store(0, Release);
         }
         started

@@ -369,7 +369,7 @@ impl Worker {
                 self.group().duty.come_back(self.index);
             }
             self.look_around();
-            if has_spares && self.sits_out() {
+            if has_spares && self.sees_to_duty() {
                 continue;
             }
             let next = self.next();

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use super::Worker;
+use super::{Worker, passed};
 use crate::base::atomic::{Acquire, Relaxed};
 use crate::base::list::List;
 use crate::base::mask::WORKERS_MAX;
@@ -18,8 +18,13 @@ const LOOK_NS: u64 = 1_000_000;
 /// Looks at which somebody was idle before it dozes: to be roused from that is a system call of who leaves the idle ones. Arbitrary: 60 a second at most.
 const CALM_LOOKS: u32 = 16;
 
+/// Rounds of the loop after which a worker looks whether there is a sentry. Arbitrary.
+const CALL_ROUNDS: u32 = 128;
+
 /// What the sentry knows.
 struct Sentry {
+    /// When it looks next; never, while it dozes.
+    due_ns: u64,
     /// Looks in a row at which somebody was idle.
     calm: u32,
     /// Switches of each worker at the last look, if it was on duty and nobody was idle then.
@@ -27,12 +32,25 @@ struct Sentry {
 }
 
 impl Worker {
+    /// In the loop: sits out if need be, and sees to it from time to time that there is a sentry, if one could not be started before; whether it sat out.
+    #[inline]
+    pub(super) fn sees_to_duty(&self) -> bool {
+        if self.turn.get().is_multiple_of(CALL_ROUNDS) {
+            self.call_sentry();
+        }
+        self.group().has_surplus() && self.sits_out()
+    }
+
     /// Sits out if this worker is one too many on duty, and has nothing that only it can do; whether it did.
-    pub(super) fn sits_out(&self) -> bool {
-        let (duty, wanted) = (&self.group().duty, self.group().wanted());
-        let sits = duty.has_surplus(wanted) && self.may_sit_out() && duty.sit_out(self.index, wanted);
+    fn sits_out(&self) -> bool {
+        let group = self.group();
+        let sits = self.may_sit_out() && group.duty.sit_out(self.index, group.seats().len(), group.wanted());
         if sits {
             self.give_all_away();
+            // One that is idle does not look by itself.
+            if group.has_surplus() && !group.idle.sleeping().is_empty() {
+                group.call_one();
+            }
             self.sit_out();
         }
         sits
@@ -50,9 +68,9 @@ impl Worker {
             && armed() == 0
     }
 
-    /// Whether there is something for this worker alone.
+    /// Whether there is something for this worker alone. (Ready is one that it is to end for want of a stack.)
     fn is_called_back(&self) -> bool {
-        self.seat.has_mail() || self.owes_stacks() || self.group().is_stopping()
+        !self.ready.is_empty() || self.seat.has_mail() || self.owes_stacks() || self.group().is_stopping()
     }
 
     /// Leaves what waits at this worker to the others, and what it was counted on for.
@@ -88,16 +106,21 @@ impl Worker {
         let mut sentry = None;
         while !self.is_called_back() {
             if sentry.is_none() && duty.take_post() {
-                sentry = Some(Sentry { calm: 0, seen: [None; WORKERS_MAX] });
+                sentry = Some(Sentry { due_ns: u64::MAX, calm: 0, seen: [None; WORKERS_MAX] });
             }
             self.sleep_on_bench(sentry.as_mut());
-            if sentry.as_mut().is_some_and(|sentry| self.is_needed(sentry)) {
+            if sentry.as_mut().is_some_and(|sentry| passed(sentry.due_ns) && self.is_needed(sentry)) {
                 break;
             }
         }
         duty.stand_in(self.index);
         if sentry.is_some() {
-            self.leave_post_to_another();
+            match duty.leave_post() {
+                Some(another) => self.group().seat(another).wake(),
+                // It was needed, and others will be; else it is back soon.
+                None if !self.is_called_back() => self.group().start_spare(),
+                None => {}
+            }
         }
         self.rested.set(true);
         self.roam_ns.set(0);
@@ -105,31 +128,30 @@ impl Worker {
         self.roam_due.set(true);
     }
 
-    fn leave_post_to_another(&self) {
-        match self.group().duty.leave_post(self.index) {
-            Some(another) => self.group().seat(another).wake(),
-            None => self.group().start_spare(),
-        }
-    }
-
     /// Sleeps until it is woken; the sentry until its next look, unless it dozes.
     fn sleep_on_bench(&self, sentry: Option<&mut Sentry>) {
         let (group, begun_ns) = (self.group(), clock::now_ns());
         self.seat.set_rest(Rest { for_good: true, at_source: false });
         self.seat.slot.lie_down();
-        let mut until_ns = u64::MAX;
-        if let Some(sentry) = sentry {
-            let dozes = sentry.calm >= CALM_LOOKS;
-            if dozes {
-                sentry.calm = 0;
-                group.duty.doze(self.index);
+        let (mut until_ns, mut is_lost) = (u64::MAX, false);
+        match sentry {
+            Some(sentry) => {
+                let dozes = sentry.calm >= CALM_LOOKS;
+                if dozes {
+                    sentry.calm = 0;
+                    group.duty.doze(self.index);
+                }
+                if !dozes || !group.idle.is_anybody() {
+                    group.duty.rouse();
+                    until_ns = begun_ns + LOOK_NS;
+                }
+                sentry.due_ns = until_ns;
             }
-            if !dozes || !group.idle.is_anybody() {
-                group.duty.rouse();
-                until_ns = begun_ns + LOOK_NS;
-            }
+            // The sentry may have left its post while this one was awake, and told it so in vain. After the fence in `lie_down`.
+            None => is_lost = group.duty.is_vacant(),
         }
-        if !self.is_called_back() {
+        // As every worker that lies down: who is the last ends those that starve.
+        if !is_lost && !self.is_called_back() && !self.must_refuse() {
             add(&self.seat.counters.sleeps, 1);
             self.seat.counters.begin_idle(begun_ns);
             futex::wait(self.seat.slot.word(), ASLEEP, until_ns);
@@ -158,7 +180,8 @@ impl Worker {
             sentry.seen[worker] = switches;
         }
         let waits_at = |seat: &&'static Seat| !seat.next.load(Relaxed).is_null();
-        group.duty.is_short(group.wanted()) && (group.has_work() || group.roam.has_waits() || group.seats().iter().any(waits_at))
+        group.duty.on(group.seats().len()) < group.wanted()
+            && (group.has_work() || group.roam.has_waits() || group.seats().iter().any(waits_at))
     }
 
     /// This worker was idle, and is about to run something: if it was the last, the sentry is to look.
@@ -167,8 +190,8 @@ impl Worker {
         match group.duty.call(|| group.idle.is_anybody()) {
             Call::Looks => {}
             Call::Wake(sentry) => group.seat(sentry).wake(),
+            // Else one that is there is about to be.
             Call::Nobody if group.duty.bench().is_empty() => group.start_spare(),
-            // It is on its way to be.
             Call::Nobody => {}
         }
     }

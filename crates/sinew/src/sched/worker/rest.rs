@@ -165,6 +165,10 @@ impl Worker {
         self.seat().set_rest(Rest { for_good, at_source });
         self.seat().slot.lie_down();
         self.group().idle.enter_sleep(self.index);
+        if self.group().settings.spares != 0 {
+            // The sentry may have taken it for held since it was in its loop.
+            self.group().duty.come_back(self.index);
+        }
         let is_needed = post == Post::None && self.group().roam.is_deserted();
         if !self.has_work() && !self.must_refuse() && !is_needed {
             add(&self.seat().counters.sleeps, 1);

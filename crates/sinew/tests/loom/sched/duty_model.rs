@@ -13,16 +13,16 @@ const SENTRY: usize = 2;
 /// Two workers are one too many, and both find that: one of them sits out, and is the sentry, as nobody else is.
 fn surplus_model() {
     let duty = Arc::new(Duty::new());
-    duty.join(WANTED + 1);
+    let there = WANTED + 1;
     let sit_out = |worker: usize| {
         let duty = duty.clone();
-        move || duty.sit_out(worker, WANTED) && duty.take_post()
+        move || duty.sit_out(worker, there, WANTED) && duty.take_post()
     };
     let other = loom::thread::spawn(sit_out(1));
     let sits = [sit_out(0)(), other.join().unwrap()];
     assert_ne!(sits[0], sits[1], "one of two sits out");
     assert_eq!(duty.bench().bits(), if sits[0] { 1 } else { 2 });
-    assert!(!duty.is_short(WANTED) && duty.is_short(WANTED + 1));
+    assert_eq!(duty.on(there), WANTED);
 }
 
 #[test]
@@ -30,26 +30,30 @@ fn of_two_that_see_one_too_many_one_sits_out() {
     check(3, surplus_model);
 }
 
-/// A worker comes back while the sentry notes that it is held, and another, which is on duty, looks whether it may sit out: when all is done the count is right, and it was never too high for the other.
-fn come_back_model() {
+/// A worker comes back, and sits out if it may, while the sentry, which has seen it neither held nor on the bench, notes that it is held: it counts once, whatever it is, and is on duty when it has stood in and looked at itself.
+fn come_back_model(there: usize) {
     let duty = Arc::new(Duty::new());
-    duty.join(WANTED);
     let other = {
         let duty = duty.clone();
         loom::thread::spawn(move || {
             duty.come_back(0);
-            assert!(!duty.sit_out(0, WANTED), "nobody is too many");
+            let sits = duty.sit_out(0, there, WANTED);
+            assert!(!sits || there > WANTED, "nobody is too many");
+            sits
         })
     };
     duty.note_held(0);
-    other.join().unwrap();
+    let sits = other.join().unwrap();
+    assert_eq!(duty.on(there), there - usize::from(sits || duty.held().contains(0)));
+    duty.stand_in(0);
     duty.come_back(0);
-    assert!(duty.held().is_empty() && !duty.is_short(WANTED) && duty.is_short(WANTED + 1));
+    assert_eq!((duty.held().is_empty(), duty.on(there)), (true, there));
 }
 
 #[test]
-fn a_worker_that_comes_back_as_it_is_noted_is_on_duty_once() {
-    check(3, come_back_model);
+fn a_worker_that_is_noted_as_it_comes_back_or_sits_out_counts_once() {
+    check(3, || come_back_model(WANTED));
+    check(3, || come_back_model(WANTED + 1));
 }
 
 /// The last idle worker leaves the idle ones, and calls, while the sentry is about to doze: it looks, or is woken.
@@ -94,23 +98,33 @@ fn dozing_needs_its_fences() {
     check_notices("no fence", 3, doze_model);
 }
 
-/// The sentry leaves its post as another worker comes to the bench: that one takes the post, or is told to.
+/// The sentry leaves its post as another worker comes to the bench, or lies down there: that one takes the post, by itself or since it is woken. loom reports a deadlock if it sleeps for ever.
 fn relief_model() {
-    let duty = Arc::new(Duty::new());
-    duty.join(WANTED);
-    duty.come_to_bench(SENTRY);
-    assert!(duty.take_post());
+    let group = Arc::new((Duty::new(), Bed::new()));
+    group.0.come_to_bench(SENTRY);
+    assert!(group.0.take_post());
     let other = {
-        let duty = duty.clone();
+        let group = group.clone();
         loom::thread::spawn(move || {
+            let (duty, bed) = &*group;
             duty.come_to_bench(0);
-            duty.take_post()
+            // As `Worker::sit_out`.
+            while !duty.take_post() {
+                bed.slot.lie_down();
+                if !duty.is_vacant() {
+                    bed.futex_wait();
+                }
+                bed.slot.get_up();
+            }
         })
     };
+    let (duty, bed) = &*group;
     duty.stand_in(SENTRY);
-    let told = duty.leave_post(SENTRY);
-    let took = other.join().unwrap();
-    assert!(took || told == Some(0), "nobody is the sentry, and nobody will be");
+    if let Some(another) = duty.leave_post() {
+        assert_eq!(another, 0);
+        bed.wake();
+    }
+    other.join().unwrap();
 }
 
 #[test]

@@ -96,8 +96,8 @@ impl Plan {
         let builder = builder.steal_ratio(self.steal_ratio);
         match self.moves {
             Moves::Never => builder,
-            // SAFETY: the storms keep nothing of a thread across a suspension: what they keep is `Send`, and they ask for their thread by a call that is not inlined.
             Moves::WhenItPays | Moves::Always => {
+                // SAFETY: the storms keep nothing of a thread across a suspension: what they keep is `Send`, and they ask for their thread by a call that is not inlined.
                 unsafe { builder.spare_workers(self.spares).migrate_started_fibers() }.shake(self.moves == Moves::Always)
             }
         }

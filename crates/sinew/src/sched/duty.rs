@@ -9,14 +9,15 @@
 //! that is held say so itself by a signal of the kernel (a timer that is set and unset at every switch).
 //!
 //! # Invariants
-//! I1. Who is on duty is not counted, but told by who is not: those in `held` and in `bench`, of all that there are. So nobody counts twice, and one that is noted as held just as it comes back, or sits out, is put right by its
-//!     next look at itself; until then one more may stand in.
+//! I1. Who is on duty is not counted, but told by who is not: those in `held` and in `bench`, of all that there are. So nobody counts twice, and one that is noted as held just as it comes back, or sits out, is put right when
+//!     it is next in its loop; until then one more may stand in.
 //! I2. Of several workers that see one too many on duty one sits out: the bench is changed in one step, by who has seen all that are on it.
 //! I3. With somebody on the bench there is a sentry, or one who is about to be: who lies down there without being it looks whether anybody is, and who leaves the post wakes another.
 //!
 //! # Memory order
 //! - The sentry dozes: says so, `fence(SeqCst)`, looks whether anybody is idle. A worker leaves the idle ones, `fence(SeqCst)`, looks whether the sentry dozes: one of them sees the other.
 //! - The sentry leaves its post: says so, `fence(SeqCst)`, looks at the bench. Another comes to the bench, `fence(SeqCst)`, looks at the post: the same.
+//! - The sentry leaves its post, and another the bench, whom it would have told: each says so, `fence(SeqCst)`, and looks at what the other has said (`heir`): the one, or both, tell a third.
 //! - Another lies down on the bench (`Slot::lie_down`, with its fence), and looks at the post; who has left that wakes it (`Slot::notify`, with its fence): the same.
 
 use crate::base::atomic::{AtomicU32, Relaxed, SeqCst, fence};
@@ -116,9 +117,14 @@ impl Duty {
     /// The sentry stops to be that; it has left the bench. Gives another one there, whom it wakes: that takes the post.
     pub(crate) fn leave_post(&self) -> Option<usize> {
         self.sentry.store(NOBODY, Relaxed);
-        // SeqCst: meets the fence in `come_to_bench` and `sit_out`.
+        self.heir()
+    }
+
+    /// One that is to take the post, if it is vacant and somebody is there who can: the caller, who has left the bench and was not the sentry, wakes it. It may have been told itself, as it left.
+    pub(crate) fn heir(&self) -> Option<usize> {
+        // SeqCst: meets the fence in `come_to_bench` and `sit_out`, and itself.
         fence(SeqCst);
-        self.bench.get().iter().next()
+        if self.is_vacant() { self.bench.get().iter().next() } else { None }
     }
 
     /// The sentry looks no more until it is called. It then looks whether somebody is idle: else nobody would.

@@ -12,7 +12,7 @@ use crate::sched::duty::Call;
 use crate::sched::group::{Rest, Seat, add, steal_one};
 use crate::sched::slot::ASLEEP;
 
-/// Between two looks of the sentry: who has not switched in that time is held. A look is a sleep and a wake of a thread, some 5 us of CPU time, and there are none while anybody is idle.
+/// Between two looks of the sentry: who has not switched in that time is held. A look is a sleep and a wake of a thread (12 to 20 us of CPU time on a virtual machine, see `rest.rs`), and there are none while anybody is idle.
 /// Arbitrary: as long as a fiber that was woken last may wait for a worker that runs another (`WATCH_NS`).
 const LOOK_NS: u64 = 1_000_000;
 /// Looks at which somebody was idle before it dozes: to be roused from that is a system call of who leaves the idle ones. Arbitrary: 60 a second at most.
@@ -35,7 +35,7 @@ impl Worker {
     /// In the loop: sits out if need be, and sees to it from time to time that there is a sentry, if one could not be started before; whether it sat out.
     #[inline]
     pub(super) fn sees_to_duty(&self) -> bool {
-        if self.turn.get().is_multiple_of(CALL_ROUNDS) {
+        if self.turn.get() % CALL_ROUNDS == CALL_ROUNDS - 1 {
             self.call_sentry();
         }
         self.group().has_surplus() && self.sits_out()
@@ -60,12 +60,7 @@ impl Worker {
     fn may_sit_out(&self) -> bool {
         // SAFETY: I1, I2.
         let armed = || unsafe { (*self.timers.get()).armed() };
-        self.ready.is_empty()
-            && self.urgent.get().is_null()
-            && self.settled.get() == 0
-            && self.source_waits.get() == 0
-            && !self.is_called_back()
-            && armed() == 0
+        self.urgent.get().is_null() && self.settled.get() == 0 && self.source_waits.get() == 0 && !self.is_called_back() && armed() == 0
     }
 
     /// Whether there is something for this worker alone. (Ready is one that it is to end for want of a stack.)
@@ -114,13 +109,12 @@ impl Worker {
             }
         }
         duty.stand_in(self.index);
-        if sentry.is_some() {
-            match duty.leave_post() {
-                Some(another) => self.group().seat(another).wake(),
-                // It was needed, and others will be; else it is back soon.
-                None if !self.is_called_back() => self.group().start_spare(),
-                None => {}
-            }
+        let was_sentry = sentry.is_some();
+        match if was_sentry { duty.leave_post() } else { duty.heir() } {
+            Some(another) => self.group().seat(another).wake(),
+            // It was needed, and others will be; else it is back soon.
+            None if was_sentry && !self.is_called_back() => self.group().start_spare(),
+            None => {}
         }
         self.rested.set(true);
         self.roam_ns.set(0);
@@ -143,7 +137,8 @@ impl Worker {
                 }
                 if !dozes || !group.idle.is_anybody() {
                     group.duty.rouse();
-                    until_ns = begun_ns + LOOK_NS;
+                    // A wake for something else does not put a look off.
+                    until_ns = if begun_ns < sentry.due_ns && sentry.due_ns != u64::MAX { sentry.due_ns } else { begun_ns + LOOK_NS };
                 }
                 sentry.due_ns = until_ns;
             }
@@ -190,9 +185,11 @@ impl Worker {
         match group.duty.call(|| group.idle.is_anybody()) {
             Call::Looks => {}
             Call::Wake(sentry) => group.seat(sentry).wake(),
-            // Else one that is there is about to be.
-            Call::Nobody if group.duty.bench().is_empty() => group.start_spare(),
-            Call::Nobody => {}
+            Call::Nobody => match group.duty.bench().iter().next() {
+                // It is about to be, or was not told.
+                Some(worker) => group.seat(worker).wake(),
+                None => group.start_spare(),
+            },
         }
     }
 }

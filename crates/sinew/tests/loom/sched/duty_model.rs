@@ -127,6 +127,43 @@ fn relief_model() {
     other.join().unwrap();
 }
 
+/// The sentry leaves its post as another leaves the bench, for something of its own, and a third sleeps there: that one is told by one of them, whomever the sentry chose.
+fn heir_model() {
+    let group = Arc::new((Duty::new(), Bed::new()));
+    group.0.come_to_bench(SENTRY);
+    assert!(group.0.take_post());
+    group.0.come_to_bench(0);
+    group.0.come_to_bench(1);
+    // The third, which the two others know of by its bed.
+    group.1.slot.lie_down();
+    let tell = |group: &(Duty, Bed), heir: Option<usize>| {
+        if heir == Some(1) {
+            group.1.wake();
+        }
+    };
+    let other = {
+        let group = group.clone();
+        loom::thread::spawn(move || {
+            group.0.stand_in(0);
+            tell(&group, group.0.heir());
+        })
+    };
+    group.0.stand_in(SENTRY);
+    tell(&group, group.0.leave_post());
+    other.join().unwrap();
+    assert!(!group.1.slot.is_asleep(), "nobody is the sentry, and who could be sleeps");
+}
+
+#[test]
+fn a_post_is_not_lost_with_one_that_leaves_the_bench() {
+    check(3, heir_model);
+}
+
+#[test]
+fn to_leave_the_bench_needs_its_fences() {
+    check_notices("no fence", 3, heir_model);
+}
+
 #[test]
 fn a_post_that_is_left_is_taken_by_whoever_is_on_the_bench() {
     check(3, relief_model);

@@ -92,7 +92,9 @@ fn every_workload_runs_on_every_system() {
         assert_eq!(keys, FIELDS.into(), "{line}");
         assert_eq!(row["rounds"], 1, "{line}");
         let median = row["median"].as_f64().unwrap();
-        let may_be_zero = ["idle-cpu", "parked-memory", "timers-100k"].iter().any(|name| workload.starts_with(name));
+        // In so short a run a task may have all its turns in a row, overtaken by nobody.
+        let may_be_zero =
+            ["idle-cpu", "parked-memory", "timers-100k", "mutex-100/max-wait/overtaken"].iter().any(|name| workload.starts_with(name));
         assert!(median > 0.0 || may_be_zero && median >= 0.0, "{line}");
     }
     let list = text(&rivals(&["list"]).stdout);

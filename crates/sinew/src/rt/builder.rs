@@ -97,7 +97,7 @@ impl RuntimeBuilder {
     }
 
     /// How many workers more each group may have, to stand in for those that a fiber holds: one that computes, or blocks its thread, for a millisecond and more. For runtimes whose
-    /// [started fibers migrate](Self::migrate_started_fibers) only: there a group keeps as many workers free for others as it has [`workers`](Self::workers), whatever holds the rest, and the system divides the CPUs among all of
+    /// [started fibers migrate](Self::migrate_started_fibers) only: there a group keeps as many workers free for others as it has [`workers`](Self::workers), or as are held, if these are more, and the system divides the CPUs among all of
     /// them. Their threads are started when they are first needed; one of them watches while all workers are busy. At most 63, and 64 workers in all in a group; the default is as many as that leaves. 0 is none:
     /// then fibers that hold all workers keep all others waiting.
     pub fn spare_workers(mut self, workers: usize) -> Self {
@@ -309,7 +309,7 @@ impl RuntimeBuilder {
         };
         let mut cpus = assign(&groups[..foreground], self.spread()?)?;
         cpus.extend(assign(&groups[foreground..], Spread::Shared)?);
-        // Spares run where any of their group may: who is held there leaves its CPU to nobody else.
+        // Spares run where any of their group may.
         for (workers, group) in cpus.iter_mut().zip(groups) {
             let bound: Option<Vec<&Vec<usize>>> = workers.iter().map(Option::as_ref).collect();
             let all: Option<BTreeSet<usize>> = bound.map(|bound| bound.into_iter().flatten().copied().collect());

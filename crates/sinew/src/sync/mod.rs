@@ -2,7 +2,7 @@
 //!
 //! None of them poisons, and none is a [cancel point](crate::cancelled).
 //!
-//! What may wait has a timed form and one that does not wait, but for `Once::call_once`, `OnceLock::get_or_init` and `LazyLock::force`, which have none in std either: who must not wait for another's initialiser asks `is_completed` or
+//! What may wait has a timed form and one that does not wait, but for `Latch::arrive_and_wait`, which is a `count_down` and a wait, and `Once::call_once`, `OnceLock::{set, get_or_init}` and `LazyLock::force`, which have none in std either: who must not wait for another's initialiser asks `is_completed` or
 //! `get` first, or waits with a time-out (`Once::wait_timeout`). Guards that own an `Arc` of their lock are lock_api's: `lock_api::Mutex<RawMutex, T>` and `lock_api::RwLock<RawRwLock, T>`, with its feature `arc_lock`.
 //! There are no upgradable and no recursive reads: a reader that may overtake writers keeps them waiting for ever.
 

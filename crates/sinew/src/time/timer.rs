@@ -74,7 +74,7 @@ static SHORTAGE: Shortage = Shortage::new();
 ///
 /// The callback may block, sleep and spawn like any fiber; it is detached, has nothing of the fiber that made the timer but what it captures (no cancel, no deadline, no
 /// inherited fiber-locals), and never runs beside itself. Callbacks of one group begin in the order of their moments (to about a microsecond), none before its own. Where there is no memory for their fibers they are late, until there is, and that is said on stderr.
-/// They are late, too, while the worker that keeps the time for a group, that of the fiber which armed its first timer most often, is held by a fiber that computes or blocks the thread: such work is for [`blocking`](crate::blocking()) or a
+/// They are late, too, while the worker that keeps the time for a group is held by a fiber that computes or blocks the thread: such work is for [`blocking`](crate::blocking()) or a
 /// [background group](crate::RuntimeBuilder::background).
 ///
 /// # Examples

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use common::{On, pair, until};
+use common::held::Cast;
+use common::{On, pair, poll_until, until};
 use sinew::net::unix::{UnixDatagram, UnixListener, UnixStream};
 use sinew::net::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use sinew::{Io, Runtime, scope};
@@ -382,6 +383,54 @@ fn a_worker_that_computes_keeps_nothing_from_another() {
             hog.join().unwrap().join().unwrap();
             writer.join().unwrap();
         });
+    }
+}
+
+/// Fibers of two workers accept at one listener. The worker of the one that waits first computes: the connection is the other's.
+#[test]
+fn a_worker_that_computes_keeps_no_connection_from_another() {
+    for io in [Io::Uring, Io::Epoll] {
+        let runtime = Runtime::builder().workers(2).io(io).build().unwrap();
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+        let addr = listener.local_addr().unwrap();
+        let (mut cast, [held, free]) = Cast::of(&runtime, 2);
+        let [computes, waits, taken] = std::array::from_fn(|_| Arc::new(AtomicUsize::new(0)));
+        let accept = |by: usize| {
+            let (listener, taken) = (listener.clone(), taken.clone());
+            move || {
+                drop(listener.accept().unwrap());
+                taken.fetch_add(by, Relaxed);
+            }
+        };
+        // Each worker sleeps once its acceptor waits, and so has told the kernel of it.
+        cast.play(held, accept(1));
+        cast.play(held, {
+            let (computes, taken) = (computes.clone(), taken.clone());
+            move || {
+                sinew::sleep(Duration::from_millis(1));
+                computes.store(1, Relaxed);
+                let begun = Instant::now();
+                while taken.load(Relaxed) == 0 && begun.elapsed() < Duration::from_secs(10) {
+                    std::hint::spin_loop();
+                }
+                computes.store(2, Relaxed);
+            }
+        });
+        poll_until("the first acceptor", || computes.load(Relaxed) == 1);
+        cast.play(free, accept(2));
+        cast.play(free, {
+            let waits = waits.clone();
+            move || {
+                sinew::sleep(Duration::from_millis(1));
+                waits.store(1, Relaxed);
+            }
+        });
+        poll_until("the second acceptor", || waits.load(Relaxed) == 1);
+        let _first = std::net::TcpStream::connect(addr).unwrap();
+        poll_until("the end of the computation", || computes.load(Relaxed) == 2 || taken.load(Relaxed) == 2);
+        assert_eq!(taken.load(Relaxed), 2, "{io:?}: the connection waits for a worker that computes");
+        let _second = std::net::TcpStream::connect(addr).unwrap();
+        cast.end();
     }
 }
 

@@ -462,26 +462,33 @@ fn a_connection_is_not_lost_with_an_acceptor_that_is_cancelled() {
     });
 }
 
-/// A thousand accept at one listener: a connection costs the switches of two of them.
+/// A thousand call `accept`, and one after the other `connect`s: a connection costs the switches of two of them.
+fn few_are_woken(accept: impl Fn() -> bool + Clone + Send + 'static, connect: impl Fn()) {
+    let crowd: Vec<_> = (0..1000)
+        .map(|_| {
+            let accept = accept.clone();
+            sinew::spawn(move || while accept() {})
+        })
+        .collect();
+    sinew::sleep(Duration::from_millis(20));
+    let before = switches();
+    (0..200).for_each(|_| connect());
+    let used = switches() - before;
+    assert!(used < 200 * 50, "{used} switches for 200 connections");
+    crowd.iter().for_each(|fiber| fiber.cancel());
+}
+
 #[test]
 fn a_connection_does_not_wake_a_crowd() {
     on_both(|| {
         let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
         let addr = listener.local_addr().unwrap();
-        let crowd: Vec<_> = (0..1000)
-            .map(|_| {
-                let listener = listener.clone();
-                sinew::spawn(move || while listener.accept().is_ok() {})
-            })
-            .collect();
-        sinew::sleep(Duration::from_millis(20));
-        let before = switches();
-        for _ in 0..200 {
-            let _ = TcpStream::connect(addr).unwrap().read(&mut [0; 1]);
-        }
-        let used = switches() - before;
-        assert!(used < 200 * 50, "{used} switches for 200 connections");
-        crowd.iter().for_each(|fiber| fiber.cancel());
+        few_are_woken(move || listener.accept().is_ok(), || drop(TcpStream::connect(addr).unwrap().read(&mut [0; 1])));
+
+        let name = format!("sinew-crowd-{}-{:?}", std::process::id(), Instant::now());
+        let addr = std::os::unix::net::SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
+        let listener = Arc::new(UnixListener::bind_addr(&addr).unwrap());
+        few_are_woken(move || listener.accept().is_ok(), || drop(UnixStream::connect_addr(&addr).unwrap().read(&mut [0; 1])));
     });
 }
 

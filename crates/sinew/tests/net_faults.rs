@@ -7,7 +7,7 @@ use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{in_child, is_child, pair, refuse, rounds, until};
 use sinew::net::unix::{UnixDatagram, UnixStream};
@@ -124,6 +124,46 @@ fn forbid_descriptors() -> libc::rlimit {
 fn allow_descriptors(limit: &libc::rlimit) {
     // SAFETY: the limit outlives the call.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }, 0);
+}
+
+/// Two accept when descriptors have run out. The one that is told of a connection is cancelled while it waits for better times: the connection is the other's.
+#[test]
+fn a_connection_is_not_lost_with_an_acceptor_that_has_no_descriptor() {
+    const NAME: &str = "a_connection_is_not_lost_with_an_acceptor_that_has_no_descriptor";
+    if !is_child(NAME) {
+        for io in ["uring", "epoll"] {
+            let child = in_child(NAME, &[("SINEW_IO", io)]);
+            assert!(child.status.success(), "{io}: {}", String::from_utf8_lossy(&child.stderr));
+        }
+        return;
+    }
+    Runtime::builder().workers(1).build().unwrap().run(|| {
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+        let addr = listener.local_addr().unwrap();
+        let acceptors = [(); 2].map(|()| {
+            let listener = listener.clone();
+            let fiber = sinew::spawn(move || listener.accept().map(drop));
+            // So it is asked of the kernel before the next.
+            sinew::sleep(Duration::from_millis(1));
+            fiber
+        });
+        let client = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        // Not by a lower limit: the ring keeps the one that there was when it was asked.
+        let hogs: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+        client.connect(&addr.into()).unwrap();
+        // It is told, and pauses.
+        sinew::sleep(Duration::from_millis(20));
+        let [first, second] = acceptors;
+        first.cancel();
+        assert!(common::is_cancelled(&first.join().unwrap().unwrap_err()));
+        drop(hogs);
+        let begun = Instant::now();
+        while !second.is_finished() && begun.elapsed() < Duration::from_secs(5) {
+            sinew::sleep(Duration::from_millis(1));
+        }
+        assert!(second.is_finished(), "the connection was left");
+        second.join().unwrap().unwrap();
+    });
 }
 
 /// A worker's first wait for I/O finds no descriptor for its source: no call on a descriptor that is open fails for that. It waits by pauses, is cut short as ever, says so once, and waits at the source as

@@ -15,6 +15,10 @@
 //! The first of the fibers at that instance. If its try succeeds there may be more, and it wakes the next; if not, nobody's would. So of a thousand fibers that accept at one listener two run per
 //! connection, and not a thousand. (All calls in one direction succeed or block alike.)
 //!
+//! # By a ring
+//! A ring's poll tells all who ask, each of what is there and not of what comes. So of the fibers of one worker who accept at one listener one asks its ring, and the others stand in a line behind it; whoever leaves, with
+//! a connection or without, has the next one ask, which is told of what is left. Nothing is in the ring but for a fiber that waits and borrows the descriptor, so nothing outlives that.
+//!
 //! # Invariants
 //! I1. A `Readiness` is never freed: an event that was fetched before its descriptor was closed may still name it. To its next owner such an event is one try in vain. (So there is no need for a
 //!     version in the event.)
@@ -75,6 +79,7 @@ pub(crate) struct Readiness {
 
 pub(crate) struct Waiting {
     instances: Vec<Instance>,
+    lines: Vec<Line>,
 }
 
 /// An instance that holds the descriptor, and the fibers that wait there. (Two that come first at once may both note a group's; the first entry is the one that is used.)
@@ -85,7 +90,57 @@ struct Instance {
     waiters: [Waiters; 2],
 }
 
+/// The fibers of one worker of whom one asks its ring for all: it is there while that one is.
+struct Line {
+    /// Which ring, of all that are open.
+    ring: usize,
+    /// Those behind.
+    waiters: Waiters,
+}
+
 impl Waiting {
+    /// Whether the caller is to ask this ring: nobody else does. If so it [passes that on](Self::pass_on) in the end.
+    #[must_use]
+    pub(crate) fn try_lead(&mut self, ring: usize) -> bool {
+        let is_led = self.lines.iter().any(|line| line.ring == ring);
+        if !is_led {
+            self.lines.push(Line { ring, waiters: Waiters::new() });
+        }
+        !is_led
+    }
+
+    /// Queues a fiber behind the one that asks this ring. When it is claimed, it is to ask itself, as if it had been told to by `try_lead`.
+    ///
+    /// # Safety
+    /// As [`Waiters::push`].
+    pub(crate) unsafe fn follow(&mut self, ring: usize, waiter: &Waiter) {
+        let line = self.lines.iter_mut().find(|line| line.ring == ring).expect("one asks it, by `try_lead` under the same lock");
+        // SAFETY: the caller's promise.
+        unsafe { line.waiters.push(waiter) };
+    }
+
+    /// Takes one out whose wait was cut short.
+    ///
+    /// # Safety
+    /// It was queued by `follow`, for this ring.
+    pub(crate) unsafe fn unfollow(&mut self, ring: usize, waiter: &Waiter) {
+        // If the line is gone, who led it has taken all out.
+        if let Some(line) = self.lines.iter_mut().find(|line| line.ring == ring) {
+            // SAFETY: the caller's promise; one that was taken out is in no line.
+            unsafe { line.waiters.remove(waiter) };
+        }
+    }
+
+    /// Who asks this ring does so no more: claims the next.
+    pub(crate) fn pass_on(&mut self, ring: usize) -> Option<Claimed> {
+        let at = self.lines.iter().position(|line| line.ring == ring).expect("the caller leads it");
+        let next = self.lines[at].waiters.claim_first(|()| ());
+        if next.is_none() {
+            self.lines.swap_remove(at);
+        }
+        next
+    }
+
     fn waiters(&mut self, instance: u64, direction: Direction) -> Option<&mut Waiters> {
         let held = self.instances.iter_mut().find(|held| held.number == instance)?;
         Some(&mut held.waiters[direction as usize])
@@ -121,7 +176,7 @@ impl Readiness {
     fn new() -> Self {
         let zero = || AtomicU32::new(0);
         let side = || Side { edges: zero(), drained: zero(), crowded: zero(), never_drained: zero() };
-        Self { sides: [side(), side()], waiting: Lock::new(Waiting { instances: Vec::new() }) }
+        Self { sides: [side(), side()], waiting: Lock::new(Waiting { instances: Vec::new(), lines: Vec::new() }) }
     }
 
     /// To be read before a try.
@@ -204,7 +259,8 @@ impl Readiness {
     fn vacate(&self, duplicates: Duplicates) {
         let mut waiting = self.waiting.lock();
         let nobody = |held: &Instance| held.waiters.iter().all(Waiters::is_empty);
-        debug_assert!(waiting.instances.iter().all(nobody), "a descriptor was closed by its owner while somebody waits at it");
+        let is_left = waiting.lines.is_empty() && waiting.instances.iter().all(nobody);
+        debug_assert!(is_left, "a descriptor was closed by its owner while somebody waits at it");
         for held in waiting.instances.drain(..) {
             if duplicates == Duplicates::Possible {
                 forget(held.number, held.fd);

@@ -6,17 +6,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::linux::net::TcpStreamExt;
 use std::time::Duration;
 
-use io_uring::opcode;
-use io_uring::squeue::Entry;
-use io_uring::types::Fd;
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, SockRef, Socket, Type};
 
-use super::accept::until_accepted;
+use super::accept::accept_by;
 use super::addr::{ToSocketAddrs, each};
 use super::{calls, socket, stream, timeouts};
-use crate::fiber::why::At;
 use crate::os::clock;
-use crate::rt::io::{Call, Descriptor, Direction, count, perform};
+use crate::rt::io::{Descriptor, Direction, count};
 
 /// Connections that wait to be accepted, at most; the system's limit (`net.core.somaxconn`) if that is less.
 const BACKLOG: i32 = 4096;
@@ -197,7 +193,7 @@ impl TcpListener {
     /// What the system says; and as every cancel point.
     #[track_caller]
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        until_accepted(!self.descriptor.is_nonblocking(), || perform(&self.descriptor, Accept::new()))
+        accept_by(&self.descriptor, take)
     }
 
     /// The connections, one after the other, for ever.
@@ -242,63 +238,19 @@ fn listen(addr: SocketAddr, share: Share) -> io::Result<TcpListener> {
     Ok(TcpListener { descriptor: Descriptor::of_nonblocking(socket.into()) })
 }
 
-/// One connection: the kernel writes the address of the other side here (law E2).
-struct Accept {
-    addr: SockAddrStorage,
-    length: libc::socklen_t,
-}
-
-const ACCEPT_FLAGS: libc::c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-
-impl Accept {
-    fn new() -> Self {
-        let addr = SockAddrStorage::zeroed();
-        let length = addr.size_of();
-        Self { addr, length }
-    }
-
-    fn place(&mut self) -> (*mut libc::sockaddr, *mut libc::socklen_t) {
-        ((&raw mut self.addr).cast(), &raw mut self.length)
-    }
-}
-
-impl Call<std::net::TcpListener> for Accept {
-    type Output = (TcpStream, SocketAddr);
-
-    fn direction(&self) -> Direction {
-        Direction::Read
-    }
-
-    fn why(&self) -> At {
-        At::Accept
-    }
-
-    fn call(&mut self, listener: &std::net::TcpListener) -> io::Result<Self::Output> {
-        self.length = self.addr.size_of();
-        let (addr, length) = self.place();
-        // SAFETY: the kernel writes at most `length` bytes, which are there.
-        let fd = count(unsafe { libc::accept4(listener.as_raw_fd(), addr, length, ACCEPT_FLAGS) } as isize)?;
-        self.answer(fd)
-    }
-
-    fn entry(&mut self, fd: Fd) -> Option<Entry> {
-        self.length = self.addr.size_of();
-        let (addr, length) = self.place();
-        Some(opcode::Accept::new(fd, addr, length).flags(ACCEPT_FLAGS).build())
-    }
-
-    fn is_told_alone(&self) -> bool {
-        true
-    }
-
-    fn answer(&mut self, fd: usize) -> io::Result<Self::Output> {
-        // SAFETY: a new descriptor, which nobody else owns.
-        let stream = std::net::TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) });
-        // SAFETY: the kernel has written an address of that length.
-        let addr = unsafe { SockAddr::new(std::mem::replace(&mut self.addr, SockAddrStorage::zeroed()), self.length) }.as_socket();
-        let addr = addr.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the peer has no internet address"))?;
-        Ok((TcpStream { descriptor: Descriptor::of_nonblocking(stream) }, addr))
-    }
+/// Takes a connection that is there; it is non-blocking.
+fn take(listener: &std::net::TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    let mut addr = SockAddrStorage::zeroed();
+    let mut length = addr.size_of();
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the kernel writes at most `length` bytes, which are there.
+    let fd = count(unsafe { libc::accept4(listener.as_raw_fd(), (&raw mut addr).cast(), &raw mut length, flags) } as isize)?;
+    // SAFETY: a new descriptor, which nobody else owns.
+    let stream = std::net::TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) });
+    // SAFETY: the kernel has written an address of that length.
+    let addr = unsafe { SockAddr::new(addr, length) }.as_socket();
+    let addr = addr.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the peer has no internet address"))?;
+    Ok((TcpStream { descriptor: Descriptor::of_nonblocking(stream) }, addr))
 }
 
 /// The connections of a listener; see [`TcpListener::incoming`].

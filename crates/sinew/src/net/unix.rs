@@ -12,9 +12,9 @@ pub use std::os::unix::net::SocketAddr;
 
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-use super::accept::until_accepted;
+use super::accept::accept_by;
 use super::{calls, socket, stream, timeouts};
-use crate::rt::io::{Descriptor, Direction, Take, Try, perform};
+use crate::rt::io::{Descriptor, Direction, Try, perform};
 
 /// The address of a path, as std takes it.
 fn address_of(path: &Path) -> io::Result<SockAddr> {
@@ -174,9 +174,7 @@ impl UnixListener {
     /// What the system says; and as every cancel point.
     #[track_caller]
     pub fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
-        let at_end = || Err(io::Error::from_raw_os_error(libc::EINVAL));
-        let accept = || perform(&self.descriptor, Take(|listener: &std_unix::UnixListener| listener.accept(), at_end));
-        let (stream, addr) = until_accepted(!self.descriptor.is_nonblocking(), accept)?;
+        let (stream, addr) = accept_by(&self.descriptor, std_unix::UnixListener::accept)?;
         Ok((UnixStream::of(Descriptor::new(stream)?), addr))
     }
 

@@ -55,8 +55,8 @@ pub(crate) trait Call<S> {
         None
     }
 
-    /// Whether the ring tells one alone of all who wait for the same thing. If that one gives up just then, nobody else is told.
-    fn is_told_alone(&self) -> bool {
+    /// Whether many may wait for it, of whom one gets what comes. If so, one fiber of each worker asks its ring, and the others stand behind it.
+    fn is_for_one(&self) -> bool {
         false
     }
 
@@ -457,14 +457,7 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
     let fd = Fd(descriptor.raw_fd());
     if let Some(mut entry) = call.entry(fd) {
         // SAFETY: what the entry points to is borrowed by `call`, which outlives this frame.
-        let answer = unsafe { hand_to_ring(fiber, &mut entry, call.why(), deadline_ns) };
-        if answer.is_cut_short() && call.is_told_alone() {
-            // Perhaps it was told before it gave up, and what has come is nobody's but its own: an answer that brings something is returned, late or not.
-            if let Some(done @ Ok(_)) = attempt(descriptor, call) {
-                return done;
-            }
-        }
-        match answer.noted(fiber.point) {
+        match unsafe { ask_ring(fiber, &mut entry, call.why(), deadline_ns) } {
             // The ring does not wait at such descriptors, or was interrupted, or the time-out is over.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {}
             Err(error) => return Err(error),
@@ -475,6 +468,7 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
             }
         }
     }
+    let _lead = if call.is_for_one() { lead(fiber, descriptor.watch.get_or_make(), call.why(), deadline_ns)? } else { None };
     let mut pauses = Pauses::new();
     while !passed(deadline_ns) {
         let told = match poll_at_ring(fiber, descriptor.raw_fd(), call.direction(), call.why(), deadline_ns) {
@@ -495,23 +489,67 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
     Err(would_block())
 }
 
+/// The place of the one fiber, of all of a worker that wait for the same thing, that asks the ring. Dropped, it is the next one's.
+struct Lead {
+    readiness: &'static Readiness,
+    ring: usize,
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        let next = self.readiness.lock().pass_on(self.ring);
+        // After the unlock (`fiber/waiters.rs`, I4).
+        next.into_iter().for_each(make_ready);
+    }
+}
+
+/// Waits until no other fiber of the worker asks the ring for the same thing; `None` if it is `deadline_ns` first.
+fn lead(fiber: &Caller<'_>, readiness: &'static Readiness, why: At, deadline_ns: u64) -> io::Result<Option<Lead>> {
+    let Caller { point, worker, control } = *fiber;
+    // A worker is there while one of its fibers waits, so its address is nobody else's.
+    let ring = std::ptr::from_ref(worker).addr();
+    let waiter = Waiter::new(control, ());
+    {
+        let mut waiting = readiness.lock();
+        if waiting.try_lead(ring) {
+            return Ok(Some(Lead { readiness, ring }));
+        }
+        if !point.begin_held(Why::At(why)) {
+            drop(waiting);
+            return Err(point.fail().into());
+        }
+        // SAFETY: it is new, and stays in this frame until its wait is over.
+        unsafe { waiting.follow(ring, &waiter) };
+    }
+    worker.begin_source_wait(control);
+    // SAFETY: the waiter was queued there.
+    let withdraw = |waiting: &mut Waiting| unsafe { waiting.unfollow(ring, &waiter) };
+    // SAFETY: the wait was begun above, with a waiter under the lock; who leads, a cancel or the deadline ends it.
+    let ended = unsafe { point.wait_at(readiness.waiting(), deadline_ns, withdraw) };
+    worker.end_source_wait(control);
+    Ok(match ended? {
+        Cause::Woken => Some(Lead { readiness, ring }),
+        _ => None,
+    })
+}
+
 /// Waits for what the ring's poll tells of a descriptor.
 ///
 /// It also tells, and at once, what it was not asked for: that the peer has half-closed, to one who waits to write. He would ask again and again; so who was told in vain waits at epoll, which tells
 /// of each thing once.
 fn poll_at_ring(fiber: &Caller<'_>, fd: RawFd, direction: Direction, why: At, deadline_ns: u64) -> io::Result<libc::c_short> {
-    let entry = opcode::PollAdd::new(Fd(fd), poll_bits(direction) as u32).build();
+    let mut entry = opcode::PollAdd::new(Fd(fd), poll_bits(direction) as u32).build();
     // SAFETY: nothing is lent.
-    unsafe { ask_ring(fiber, entry, why, deadline_ns) }.map(|told| told as libc::c_short)
+    unsafe { ask_ring(fiber, &mut entry, why, deadline_ns) }.map(|told| told as libc::c_short)
 }
 
 /// Hands an operation to the ring and waits for its answer (I1).
 ///
 /// # Safety
 /// What `entry` points to outlives the call, and is the kernel's until it returns.
-unsafe fn ask_ring(fiber: &Caller<'_>, mut entry: Entry, why: At, deadline_ns: u64) -> io::Result<usize> {
+unsafe fn ask_ring(fiber: &Caller<'_>, entry: &mut Entry, why: At, deadline_ns: u64) -> io::Result<usize> {
     // SAFETY: the caller's promise.
-    unsafe { hand_to_ring(fiber, &mut entry, why, deadline_ns) }.noted(fiber.point)
+    unsafe { hand_to_ring(fiber, entry, why, deadline_ns) }.noted(fiber.point)
 }
 
 /// What a wait for the ring's answer came to.
@@ -537,7 +575,7 @@ impl Answer {
     }
 }
 
-/// As [`ask_ring`], for one who may yet find that it was not cut short after all.
+/// As [`ask_ring`], whose result it is once it is [noted](Answer::noted).
 ///
 /// # Safety
 /// As [`ask_ring`].

@@ -19,14 +19,14 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub const LONG: Duration = Duration::from_millis(5);
 
 /// Fibers that have settled, by the thread of their worker; each plays one part.
-struct Cast {
+pub struct Cast {
     by_thread: HashMap<ThreadId, Vec<oneshot::Sender<Part>>>,
     fibers: Vec<sinew::JoinHandle<()>>,
 }
 
 impl Cast {
     /// At least so many of each of both workers; those of one, those of the other.
-    fn of(runtime: &sinew::Runtime, each: usize) -> (Self, [ThreadId; 2]) {
+    pub fn of(runtime: &sinew::Runtime, each: usize) -> (Self, [ThreadId; 2]) {
         let mut cast = Self { by_thread: HashMap::new(), fibers: Vec::new() };
         while cast.by_thread.len() < 2 || cast.by_thread.values().any(|players| players.len() < each) {
             let (place, part) = (oneshot(), oneshot::<Part>());
@@ -42,11 +42,11 @@ impl Cast {
         (cast, [threads[0], threads[1]])
     }
 
-    fn play(&mut self, thread: ThreadId, part: impl FnOnce() + Send + 'static) {
+    pub fn play(&mut self, thread: ThreadId, part: impl FnOnce() + Send + 'static) {
         self.by_thread.get_mut(&thread).unwrap().pop().unwrap().send(Box::new(part)).ok().unwrap();
     }
 
-    fn end(self) {
+    pub fn end(self) {
         drop(self.by_thread);
         self.fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
     }

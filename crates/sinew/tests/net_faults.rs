@@ -126,6 +126,47 @@ fn allow_descriptors(limit: &libc::rlimit) {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }, 0);
 }
 
+/// The one thread that could look a name up is held: who is cancelled, or late, does not wait for it.
+#[test]
+fn a_look_up_by_one_who_is_cancelled_does_not_begin() {
+    let runtime = Runtime::builder().workers(1).blocking_threads(1).build().unwrap();
+    let gate = common::Gate::default();
+    let hold = gate.clone();
+    let holder = runtime.spawn(move || sinew::blocking(|| hold.hold()));
+    common::poll_until("the thread to be held", || gate.held() == 1);
+    let fiber = runtime.spawn(|| {
+        until(sinew::cancelled);
+        let error = TcpStream::connect("localhost:1").unwrap_err();
+        let late = sinew::shield(|| sinew::timeout(Duration::ZERO, || TcpStream::connect("localhost:1").unwrap_err().kind()));
+        (error, late)
+    });
+    fiber.cancel();
+    let begun = Instant::now();
+    while !fiber.is_finished() && begun.elapsed() < Duration::from_secs(10) {
+        std::thread::yield_now();
+    }
+    let is_over = fiber.is_finished();
+    gate.open();
+    holder.join().unwrap();
+    let (error, late) = fiber.join().unwrap();
+    assert!(is_over, "it waited for a thread");
+    assert!(common::is_cancelled(&error), "{error}");
+    assert!(late.is_err(), "{late:?}");
+}
+
+#[test]
+fn without_a_thread_to_look_a_name_up_it_is_an_error() {
+    const NAME: &str = "without_a_thread_to_look_a_name_up_it_is_an_error";
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[]);
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    sinew::hidden::fail_blocking_threads(true);
+    let error = sinew::run(|| TcpStream::connect("localhost:1").unwrap_err());
+    assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
+}
+
 /// Two accept when descriptors have run out. The one that is told of a connection is cancelled while it waits for better times: the connection is the other's.
 #[test]
 fn a_connection_is_not_lost_with_an_acceptor_that_has_no_descriptor() {

@@ -3,19 +3,19 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs as Std};
 
-use crate::rt::blocking::blocking;
+use crate::rt::ask::ask;
 
 /// What names one address or several: as std's trait of this name, for the same types.
 ///
-/// Our own, since a name is looked up by a call that blocks (`getaddrinfo`): that is done by [`blocking`](crate::blocking()), and not at all where the text is an address.
+/// Our own, since a name is looked up by a call that blocks (`getaddrinfo`): that is done on a thread of the [blocking pool](crate::blocking()), and not at all where the text is an address.
 pub trait ToSocketAddrs {
     /// The addresses.
     ///
     /// # Suspends
-    /// Yes, if a name has to be looked up. No cancel point.
+    /// Yes, if a name has to be looked up. That is a [cancel point](crate::cancelled) at its entry; once begun it runs to its end.
     ///
     /// # Errors
-    /// If the text is malformed, or the name is unknown.
+    /// If the text is malformed, or the name is unknown, or there is no thread to look it up; and as every cancel point.
     fn to_socket_addrs(&self) -> io::Result<std::vec::IntoIter<SocketAddr>>;
 }
 
@@ -24,8 +24,8 @@ fn known(addr: impl Into<SocketAddr>) -> io::Result<std::vec::IntoIter<SocketAdd
 }
 
 fn look_up<A: Std + Sync + ?Sized>(names: &A) -> io::Result<std::vec::IntoIter<SocketAddr>> {
-    let found: io::Result<Vec<SocketAddr>> = blocking(|| names.to_socket_addrs().map(Iterator::collect));
-    Ok(found?.into_iter())
+    let found: Vec<SocketAddr> = ask(|| names.to_socket_addrs().map(Iterator::collect))?;
+    Ok(found.into_iter())
 }
 
 macro_rules! known {

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs as Std};
 
 use crate::rt::ask::ask;
+use crate::rt::cancel::{Cancelled, Elapsed};
 
 /// What names one address or several: as std's trait of this name, for the same types.
 ///
@@ -85,14 +86,40 @@ impl<T: ToSocketAddrs + ?Sized> ToSocketAddrs for &T {
 /// Tries `f` with one address after the other.
 ///
 /// # Errors
-/// The last one's, or that there is none.
+/// The last one's, or that there is none; what cuts one short, at once.
 pub(super) fn each<T>(addrs: impl ToSocketAddrs, mut f: impl FnMut(SocketAddr) -> io::Result<T>) -> io::Result<T> {
     let mut last = None;
     for addr in addrs.to_socket_addrs()? {
         match f(addr) {
-            Ok(done) => return Ok(done),
-            Err(error) => last = Some(error),
+            Err(error) if !is_cut(&error) => last = Some(error),
+            done => return done,
         }
     }
     Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "could not resolve to any addresses")))
+}
+
+/// Whether the caller was cancelled, or a deadline around it has passed.
+fn is_cut(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|source| source.is::<Cancelled>() || source.is::<Elapsed>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rt::wait::Cut;
+
+    #[test]
+    fn a_cut_is_not_hidden_by_the_next_address() {
+        let addrs = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        for cut in [Cut::Cancelled, Cut::TimedOut] {
+            let fail = |addr: SocketAddr| match addr.port() {
+                1 => Err::<(), _>(cut.into()),
+                _ => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+            };
+            let (failed, cut) = (each(&addrs[..], fail).unwrap_err(), io::Error::from(cut));
+            assert!(failed.kind() == cut.kind() && failed.to_string() == cut.to_string(), "{failed}");
+        }
+        let refused = each(&addrs[..], |addr| Err::<(), _>(io::Error::other(addr.to_string()))).unwrap_err();
+        assert_eq!(refused.to_string(), "127.0.0.1:2");
+    }
 }

@@ -1,6 +1,8 @@
 //! Our streams under futures: polled by fibers, by tokio, and by both at once.
 #![cfg(all(feature = "futures-io", feature = "tokio-io"))]
 
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -98,6 +100,35 @@ fn a_read_that_cannot_wait_says_why() {
     runtime.shutdown_timeout(std::time::Duration::from_secs(10)).unwrap();
     assert!(fiber.join().unwrap().is_err());
     drop(far);
+}
+
+/// No fiber could be had to wait in place of a future: that poll is told so, and the next, when there are some again, waits.
+#[test]
+fn a_poll_that_had_no_fiber_leaves_nothing_to_the_next() {
+    use futures::io::AsyncRead;
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+    const NAME: &str = "a_poll_that_had_no_fiber_leaves_nothing_to_the_next";
+    if !common::is_child(NAME) {
+        let output = common::in_child(NAME, &[]);
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    sinew::Runtime::builder().workers(1).build().unwrap().run(|| {
+        let (near, _far) = UnixStream::pair().unwrap();
+        let mut near = near.into_async();
+        let mut poll = || Pin::new(&mut near).poll_read(&mut Context::from_waker(Waker::noop()), &mut [0; 4]);
+        sinew::hidden::limit_blocks(0);
+        let mut hogs = Vec::new();
+        while let Ok(hog) = sinew::Builder::new().spawn(sinew::park) {
+            hogs.push(hog);
+        }
+        assert!(matches!(poll(), std::task::Poll::Ready(Err(_))), "there was a fiber");
+        sinew::hidden::limit_blocks(usize::MAX);
+        let next = poll();
+        assert!(next.is_pending(), "{next:?}");
+        hogs.iter().for_each(|hog| hog.cancel());
+    });
 }
 
 /// Runs `f` as a fiber on each driver, with one worker.

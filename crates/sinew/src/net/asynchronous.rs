@@ -164,7 +164,15 @@ impl<S: Stream> Async<S> {
             let deputy = Deputy { shared: side.shared.clone(), failed: Some(io::Error::other("the runtime is shut down")) };
             let pause = PAUSE * side.in_vain.saturating_sub(IN_VAIN_MAX).min(PAUSES_MAX);
             side.in_vain = side.in_vain.saturating_add(1);
-            side.fiber = Some(Builder::new().spawn(move || deputy.wait(&*stream, interest, pause))?);
+            match Builder::new().spawn(move || deputy.wait(&*stream, interest, pause)) {
+                Ok(fiber) => side.fiber = Some(fiber),
+                Err(error) => {
+                    // This poll tells why. What the deputy left, which was dropped with the closure, is not for the next.
+                    let left = side.shared.lock().failed.take();
+                    drop(left);
+                    return Poll::Ready(Err(error));
+                }
+            }
         }
         Poll::Pending
     }

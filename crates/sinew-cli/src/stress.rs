@@ -71,8 +71,10 @@ const BAR: &str = "stress [{wide_bar:.cyan/blue}] {pos:>3} / {len} s  {msg}";
 
 /// Connections that may be open at once in storms of sockets.
 const CONNECTIONS_MAX: usize = 3_500;
-/// Descriptors that the default runtime, which plain threads spawn into, keeps: for each worker a driver's, and a bell's.
-const DESCRIPTORS_KEPT: usize = 4 * WORKERS_MAX;
+/// Descriptors that the default runtime, which plain threads spawn into, keeps: for each worker a driver's, and a bell's; for each group those of its epoll instance and of the alarm there. Of runtimes that have ended
+/// the bells stay for those that come, as many as there were workers at once.
+const DESCRIPTORS_PER_WORKER: usize = 2;
+const DESCRIPTORS_PER_GROUP: usize = 2;
 /// Most workers of a storm: those of a group. More would storm no harder on any machine that this is run on.
 const WORKERS_MAX: usize = 64;
 
@@ -283,7 +285,7 @@ fn run_rounds(arguments: &Arguments, seed: u64, weather: &Weather, bar: &Bar) ->
         let begun = Instant::now();
         run_round(seed, round, workers, weather);
         check_stacks(workers_max);
-        check_descriptors(descriptors);
+        check_descriptors(descriptors, workers_max);
         stormed += begun.elapsed();
         count += 1;
 
@@ -412,11 +414,16 @@ fn descriptors() -> usize {
     proc::descriptors().unwrap_or_else(|error| fail(format_args!("open descriptors cannot be counted: {error}")))
 }
 
-/// There are no more descriptors than at first, but for those that the default runtime keeps. Threads that have just ended may close theirs a little later.
-fn check_descriptors(base: usize) {
-    let begun = Instant::now();
-    while descriptors() > base + DESCRIPTORS_KEPT {
-        check!(begun.elapsed() < RETURN_TIME_MAX, "{} descriptors are open after a round, {base} were before the first", descriptors());
+/// There are no more descriptors than at first, but for those that are kept. Threads that have just ended may close theirs a little later.
+fn check_descriptors(base: usize, workers_max: usize) {
+    let (begun, default) = (Instant::now(), sinew::metrics());
+    let kept = DESCRIPTORS_PER_WORKER * default.workers.len() + DESCRIPTORS_PER_GROUP * default.groups.len() + workers_max;
+    while descriptors() > base + kept {
+        check!(
+            begun.elapsed() < RETURN_TIME_MAX,
+            "{} descriptors are open after a round; {base} were before the first, and {kept} may be kept",
+            descriptors()
+        );
         std::thread::sleep(MEMORY_PERIOD);
     }
 }

@@ -39,6 +39,11 @@ impl Report {
         self.outcome.in_time as f64 / self.seconds
     }
 
+    /// Answers that came when the time was over.
+    fn late(&self) -> u64 {
+        self.outcome.latencies_ns.len() - self.outcome.in_time
+    }
+
     /// One object. Times are in microseconds.
     pub(super) fn to_json(&self) -> Value {
         let mut object = json!({
@@ -50,6 +55,7 @@ impl Report {
             "size": self.size,
             "requests": self.outcome.in_time,
             "requests_per_s": self.per_second(),
+            "late": self.late(),
             "mean_us": self.outcome.latencies_ns.mean() / 1e3,
             "unsent": self.outcome.unsent,
             "connect_s": self.outcome.connecting.as_secs_f64(),
@@ -70,6 +76,9 @@ impl fmt::Display for Report {
         row(f, "connected in", seconds(*connecting), "")?;
         row(f, "requests", count(*in_time as usize), "answered in time")?;
         row(f, "requests/s", count(self.per_second() as usize), "")?;
+        if self.late() > 0 {
+            row(f, "late", count(self.late() as usize), "answered after the end; they count in the latency")?;
+        }
         if *unsent > 0 {
             row(f, "UNSENT", count(*unsent as usize), "were due, and their connections still waited for answers: the rate is too high")?;
         }
@@ -96,7 +105,7 @@ mod tests {
         let mut latencies_ns = Histogram::new_with_bounds(1, 1_000_000_000, 3).unwrap();
         (1..=1000).for_each(|us| latencies_ns.record(us * 1000).unwrap());
         let errors = [("Connection \"reset\"".to_owned(), 3)].into();
-        let outcome = Outcome { latencies_ns, in_time: 1000, unsent: 7, errors, connecting: Duration::from_millis(12) };
+        let outcome = Outcome { latencies_ns, in_time: 996, unsent: 7, errors, connecting: Duration::from_millis(12) };
         let target = "127.0.0.1:7".into();
         Report { protocol: Protocol::Echo, target, connections: 5, seconds: 0.5, rate: Some(2000), size: Some(64), outcome }
     }
@@ -104,7 +113,7 @@ mod tests {
     #[test]
     fn json_has_every_figure() {
         let value: Value = serde_json::from_str(&report().to_json().to_string()).unwrap();
-        assert_eq!(value["requests_per_s"], 2000.0);
+        assert_eq!((&value["requests_per_s"], &value["late"]), (&json!(1992.0), &json!(4)));
         assert_eq!(value["errors"]["Connection \"reset\""], 3);
         assert!((value["p99_us"].as_f64().unwrap() - 990.0).abs() < 2.0, "{value}");
         assert_eq!((&value["unsent"], &value["size"], &value["rate"]), (&json!(7), &json!(64), &json!(2000)));

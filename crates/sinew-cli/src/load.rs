@@ -15,7 +15,7 @@ mod run;
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -126,12 +126,7 @@ fn perform(arguments: &Arguments) -> Result<Report, Failure> {
     let size = arguments.size.unwrap_or(SIZE_DEFAULT);
     let connections = arguments.connections;
     engine::raise_descriptors(connections)?;
-    // Before the load, so that a bad name is not found out after it.
-    let plot = arguments.plot.as_ref().map(|path| match File::create(path) {
-        Ok(file) => Ok((file, path)),
-        Err(error) => Err(Failure::new(format!("cannot write the plot to '{}': {error}", path.display()))),
-    });
-    let mut plot = plot.transpose()?;
+    let plot = arguments.plot.as_deref().map(PlotFile::open).transpose()?;
     let plan = run::Plan {
         addr: target.addr,
         talk: match arguments.protocol {
@@ -154,11 +149,34 @@ fn perform(arguments: &Arguments) -> Result<Report, Failure> {
         size: (arguments.protocol == Protocol::Echo).then_some(size),
         outcome,
     };
-    if let Some((file, path)) = &mut plot {
-        let drawn = file.write_all(plot::draw(&report.title(), &report.outcome.latencies_ns).as_bytes());
-        drawn.map_err(|error| Failure::new(format!("cannot write the plot to '{}': {error}", path.display())))?;
+    if let Some(plot) = plot {
+        plot.replace_by(&plot::draw(&report.title(), &report.outcome.latencies_ns))?;
     }
     Ok(report)
+}
+
+/// Where the plot goes. It is opened before the load, so that a bad name is not found out after it, and keeps what is in it until there is something to put in its place.
+struct PlotFile<'a> {
+    file: File,
+    path: &'a Path,
+}
+
+impl<'a> PlotFile<'a> {
+    fn open(path: &'a Path) -> Result<Self, Failure> {
+        let file = File::options().write(true).create(true).truncate(false).open(path);
+        file.map(|file| Self { file, path }).map_err(|error| Self::failure(path, &error))
+    }
+
+    fn replace_by(mut self, svg: &str) -> Result<(), Failure> {
+        // What has no length, such as a terminal or a pipe, is written to as it is.
+        let is_plain = self.file.metadata().is_ok_and(|metadata| metadata.is_file());
+        let emptied = if is_plain { self.file.set_len(0) } else { Ok(()) };
+        emptied.and_then(|()| self.file.write_all(svg.as_bytes())).map_err(|error| Self::failure(self.path, &error))
+    }
+
+    fn failure(path: &Path, error: &io::Error) -> Failure {
+        Failure::new(format!("cannot write the plot to '{}': {error}", path.display()))
+    }
 }
 
 /// Where the load goes.
@@ -182,7 +200,7 @@ impl Target {
         if scheme != protocol.name() && !(protocol == Protocol::Echo && scheme == "tcp") {
             return refuse("it must be host:port, or for http a URL as in http://127.0.0.1:7777/");
         }
-        let (host, path) = rest.find('/').map_or((rest, "/"), |i| rest.split_at(i));
+        let (host, path) = rest.find(['/', '?']).map_or((rest, "/"), |i| rest.split_at(i));
         if protocol == Protocol::Echo && path != "/" {
             return refuse("an echo server has no paths; it must be host:port");
         }
@@ -197,7 +215,9 @@ impl Target {
         };
         let found = with_port.to_socket_addrs().map_err(|error| Failure::new(format!("no address for '{with_port}': {error}")))?.next();
         let addr = found.ok_or_else(|| Failure::new(format!("no address for '{with_port}'")))?;
-        Ok(Self { addr, host: host.to_owned(), path: path.to_owned() })
+        // A query alone is one of the root.
+        let root = if path.starts_with('/') { "" } else { "/" };
+        Ok(Self { addr, host: host.to_owned(), path: format!("{root}{path}") })
     }
 
     fn request(&self) -> String {
@@ -216,6 +236,7 @@ mod tests {
         assert_eq!(http("http://127.0.0.1").addr, "127.0.0.1:80".parse().unwrap());
         assert_eq!(http("http://[::1]").addr, "[::1]:80".parse().unwrap());
         assert_eq!(http("127.0.0.1:8080").path, "/");
+        assert_eq!((http("http://127.0.0.1:80?x=1/2").path.as_str(), http("http://127.0.0.1?").host.as_str()), ("/?x=1/2", "127.0.0.1"));
         for text in ["127.0.0.1:7", "tcp://127.0.0.1:7", "echo://127.0.0.1:7"] {
             assert_eq!(Target::parse(Protocol::Echo, text).unwrap().addr, "127.0.0.1:7".parse().unwrap());
         }
@@ -228,7 +249,7 @@ mod tests {
         {
             assert!(Target::parse(Protocol::Http, text).is_err(), "{text}");
         }
-        for text in ["127.0.0.1", "127.0.0.1:0", "127.0.0.1:7/path", "http://127.0.0.1:7", "", ":"] {
+        for text in ["127.0.0.1", "127.0.0.1:0", "127.0.0.1:7/path", "127.0.0.1:7?x", "http://127.0.0.1:7", "", ":"] {
             assert!(Target::parse(Protocol::Echo, text).is_err(), "{text}");
         }
     }

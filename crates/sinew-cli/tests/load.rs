@@ -149,6 +149,25 @@ fn the_open_loop_keeps_its_rate_and_draws() {
     assert!(svg.starts_with("<svg") && svg.contains("10 connections") && svg.contains("<polyline"), "{svg}");
 }
 
+/// A file for a plot keeps what is in it until there is another plot.
+#[test]
+fn a_load_that_fails_leaves_the_last_plot() {
+    let plot = std::env::temp_dir().join(format!("sinew-load-kept-{}.svg", std::process::id()));
+    let (file, last) = (plot.to_str().unwrap(), "the last one ".repeat(100_000));
+    std::fs::write(&plot, &last).unwrap();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let output = sinew(&["load", "echo", &nobody, "-c", "1", "-s", "0.1", "--plot", file]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(std::fs::read_to_string(&plot).unwrap() == last, "it is gone");
+    // And nothing of it is left by a shorter one.
+    let server = Server::start(&["echo"]);
+    let output = sinew(&["load", "echo", &server.addr, "-c", "1", "-s", "0.1", "--plot", file]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    std::fs::remove_file(&plot).unwrap();
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{} bytes", svg.len());
+}
+
 /// A server that answers nothing for a while: each request that was due in the pause has waited since it was due, and all but the first of a connection were not sent
 /// at once. A closed loop would see one slow request per connection.
 #[test]

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::held::{LONG, behind_a_held_worker};
 use common::{Mortal, On, poll_until};
@@ -100,6 +100,42 @@ fn a_busy_fiber_lets_a_waiter_of_its_worker_have_its_turn() {
         while lock.lock().len() < 3 {}
         waiters.into_iter().for_each(|w| w.join().unwrap());
     });
+}
+
+/// So does one that computes under the lock for longer than one that was woken is waited for elsewhere: it is its own worker that this one waits for.
+#[test]
+fn a_fiber_that_computes_under_the_lock_lets_a_waiter_of_its_worker_have_its_turn() {
+    const ROUNDS_MAX: usize = 200;
+    let by_each: [fn(&Mutex<Vec<usize>>); 3] = [
+        |lock| compute_holding(lock.lock()),
+        |lock| compute_holding(lock.lock_timeout(FOREVER).unwrap()),
+        // Who only tries lets nobody run, but forgets nobody either.
+        |lock| {
+            compute_holding(lock.try_lock().unwrap());
+            compute_holding(lock.lock());
+        },
+    ];
+    for locks in by_each {
+        runtime(1).run(move || {
+            let lock = Arc::new(Mutex::new(Vec::new()));
+            let held = lock.lock();
+            let waiters = spawn_waiters(&lock, 1);
+            drop(held);
+            let rounds = (0..ROUNDS_MAX).take_while(|_| {
+                locks(&lock);
+                !waiters[0].is_finished()
+            });
+            assert!(rounds.count() < ROUNDS_MAX, "it is kept from the lock");
+            waiters.into_iter().for_each(|w| w.join().unwrap());
+        });
+    }
+}
+
+/// Computes for longer than one that was woken is waited for elsewhere, and lets go.
+fn compute_holding(held: MutexGuard<'_, Vec<usize>>) {
+    let end = Instant::now() + Duration::from_micros(400);
+    while Instant::now() < end {}
+    drop(held);
 }
 
 /// The same from another worker.

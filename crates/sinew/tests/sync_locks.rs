@@ -572,6 +572,94 @@ fn who_never_has_to_wait_lets_those_on_its_worker_have_their_turn() {
     }
 }
 
+/// Computes, and does not let others run.
+fn compute_for(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {}
+}
+
+/// The same of one that computes under the lock, so that whoever was woken seems to have been on its way for long: it is its own worker that this one waits for.
+#[test]
+fn who_computes_under_a_rwlock_lets_those_on_its_worker_have_their_turn() {
+    const LOCKS_MAX: usize = 20_000;
+    const SHORT: Duration = Duration::from_micros(10);
+    const LONG: Duration = Duration::from_micros(400);
+    let ways: [fn(&RwLock<()>, Duration); 4] = [
+        |lock, time| {
+            let _held = lock.write();
+            compute_for(time);
+        },
+        |lock, time| {
+            let _held = lock.read();
+            compute_for(time);
+        },
+        |lock, time| {
+            let _held = lock.write_timeout(HOUR).unwrap();
+            compute_for(time);
+        },
+        // Who only tries lets nobody run, but forgets nobody either.
+        |lock, time| {
+            let held = lock.try_write().unwrap();
+            compute_for(time);
+            drop(held);
+            drop(lock.write());
+        },
+    ];
+    for ((way, writes), time) in ways.into_iter().zip([true, true, false, true]).flat_map(|case| [(case, SHORT), (case, LONG)]) {
+        alone(move || {
+            let lock = Arc::new(RwLock::new(()));
+            let held = lock.write();
+            let waits = lock.clone();
+            let other = spawn(move || if writes { drop(waits.write()) } else { drop(waits.read()) });
+            // It queues.
+            yield_now();
+            drop(held);
+            let locks = (0..LOCKS_MAX).take_while(|_| {
+                way(&lock, time);
+                !other.is_finished()
+            });
+            assert!(locks.count() < LOCKS_MAX, "it is kept from the lock");
+            other.join().unwrap();
+        });
+    }
+}
+
+/// A thread reads for long, and a fiber reads beside it again and again, and keeps a writer of its worker, which was told to try, from coming: it lets that come, which is not forgotten then.
+#[test]
+fn who_reads_beside_others_lets_a_writer_of_its_worker_come() {
+    const READS_MAX: usize = 100_000;
+    alone(|| {
+        let lock = Arc::new(RwLock::new(()));
+        let held = lock.write();
+        let waits = lock.clone();
+        let writer = spawn(move || drop(waits.write()));
+        // It queues.
+        yield_now();
+        drop(held);
+        let (reads, enough) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let reader = {
+            let (lock, reads, enough) = (lock.clone(), reads.clone(), enough.clone());
+            std::thread::spawn(move || {
+                let _held = lock.try_read().unwrap();
+                reads.store(true, SeqCst);
+                poll_until("it to be enough", || enough.load(SeqCst));
+            })
+        };
+        poll_until("the thread to read", || reads.load(SeqCst));
+        // Runs when the writer has come, and found the thread reading.
+        let tells = enough.clone();
+        spawn(move || tells.store(true, SeqCst));
+        let beside = (0..READS_MAX).take_while(|_| {
+            let _held = lock.read();
+            compute_for(Duration::from_micros(10));
+            !writer.is_finished()
+        });
+        assert!(beside.count() < READS_MAX, "it is kept from coming");
+        writer.join().unwrap();
+        reader.join().unwrap();
+    });
+}
+
 /// Two readers wait for a writer, one on a worker that then does something else, one on an idle one: the latter reads as soon as the writer has left, though nobody else comes to the lock.
 #[test]
 fn a_reader_does_not_wait_for_another_whose_worker_is_held() {
@@ -616,26 +704,27 @@ fn a_reader_does_not_wait_for_another_whose_worker_is_held() {
 #[test]
 fn who_reads_already_waits_for_no_other_reader() {
     alone(|| {
-        let lock = Arc::new(RwLock::new(()));
-        let held = lock.write();
-        let (arrived, other) = (Arc::new(AtomicBool::new(false)), lock.clone());
-        let reader = {
-            let arrived = arrived.clone();
-            spawn(move || {
-                arrived.store(true, SeqCst);
-                drop(other.read());
-            })
-        };
-        until(|| arrived.load(SeqCst));
-        drop(held);
-        let first = lock.read();
-        // Nobody else runs. Longer than a turn, and not so long that the other one is given up.
-        let end = Instant::now() + Duration::from_micros(20);
-        while Instant::now() < end {}
-        // More than may overtake one before the clock is looked at.
-        let again: Vec<_> = (0..100).map(|_| lock.read()).collect();
-        drop((first, again));
-        reader.join().unwrap();
+        // Nobody else runs. Longer than a turn; and so long that one of another worker would be given up.
+        for time in [20, 400].map(Duration::from_micros) {
+            let lock = Arc::new(RwLock::new(()));
+            let held = lock.write();
+            let (arrived, other) = (Arc::new(AtomicBool::new(false)), lock.clone());
+            let reader = {
+                let arrived = arrived.clone();
+                spawn(move || {
+                    arrived.store(true, SeqCst);
+                    drop(other.read());
+                })
+            };
+            until(|| arrived.load(SeqCst));
+            drop(held);
+            let first = lock.read();
+            compute_for(time);
+            // More than may overtake one before the clock is looked at.
+            let again: Vec<_> = (0..100).map(|_| lock.read()).collect();
+            drop((first, again));
+            reader.join().unwrap();
+        }
     });
 }
 

@@ -5,6 +5,8 @@
 //!
 //! - Who would lock although one was woken `TURN_NS` ago and still has not had its turn, queues behind all others. The woken one may be a fiber of the same worker, and cannot run before.
 //!   But if it has not come after `STALE_NS`, its worker is busy with something else: others go on, and the unlock of who took it then wakes another; and who queued behind it, though the lock was free, tries again.
+//!   Only one of the caller's own worker is never given up: nothing else holds that worker but the caller, who queues behind it, however long ago it was woken. (It was given up too: a fiber that computed for 0.3 ms under the lock was alone with it from
+//!   then on, until it waited for something else.)
 //! - Who was woken and finds the lock taken, after it has waited for `HAND_OVER_NS`, is given it by the next unlock.
 //! - Of the waiters the first of the unlocker's own worker is woken, which costs nothing, for `STAY_NS`; then the one that has waited longest, which most often is another worker's.
 //!
@@ -231,7 +233,7 @@ impl RawMutex {
 
     #[inline]
     pub(crate) fn try_take(&self) -> bool {
-        self.try_take_free() || self.overtake(overtaken_ticks(self.word.load(Relaxed)).is_some_and(is_too_long))
+        self.try_take_free() || self.overtake(overtaken_ticks(self.word.load(Relaxed)).is_some_and(is_too_long) && !self.woken_is_near())
     }
 
     /// Takes it if nobody has it or waits for it.
@@ -304,8 +306,11 @@ impl RawMutex {
     #[track_caller]
     fn take_slowly(&self, deadline_ns: u64) -> bool {
         let overtaken_for = overtaken_ticks(self.word.load(Relaxed));
-        let mut turn = if overtaken_for.is_some_and(is_unfair) && may_wait() { Turn::AfterTheWoken } else { Turn::Any };
-        if turn == Turn::Any && self.spin(overtaken_for.is_some_and(is_too_long)) {
+        let late = overtaken_for.is_some_and(is_too_long);
+        let near = late && self.woken_is_near();
+        let unfair = near || overtaken_for.is_some_and(is_unfair);
+        let mut turn = if unfair && may_wait() { Turn::AfterTheWoken } else { Turn::Any };
+        if turn == Turn::Any && self.spin(late && !near) {
             return true;
         }
         let me = Me::to_wait();
@@ -379,7 +384,14 @@ impl RawMutex {
     /// Whether one was woken and does not come.
     fn has_lost_the_woken(&self) -> bool {
         let now = self.word.load(Relaxed);
-        now & WOKEN != 0 && is_too_long(ticks_since(now))
+        now & WOKEN != 0 && is_too_long(ticks_since(now)) && !self.woken_is_near()
+    }
+
+    /// Whether the one that was woken is a fiber of the caller's own worker: it comes as soon as the caller suspends, and not before.
+    #[cold]
+    fn woken_is_near(&self) -> bool {
+        let home = home();
+        !home.is_null() && self.queue.lock().woken_is_of(home)
     }
 
     /// Tries at least once, and for a moment if nobody waits yet.
@@ -409,7 +421,10 @@ impl RawMutex {
         let (queued, word) = loop {
             let free = now & LOCKED == 0 && !(matches!(turn, Turn::AfterTheWoken | Turn::Again) && now & WOKEN != 0);
             // One that is lost while the lock is rightly taken is given up too: its owner sees to the rest when he unlocks, and nobody need look any more.
-            let gives_up = turn == Turn::Again && now & (LOCKED | WOKEN) == LOCKED | WOKEN && is_too_long(ticks_since(now));
+            let gives_up = turn == Turn::Again
+                && now & (LOCKED | WOKEN) == LOCKED | WOKEN
+                && is_too_long(ticks_since(now))
+                && !queue.woken_is_of(home());
             let kept = if turn == Turn::Woken || gives_up { FLAGS & !WOKEN } else { !0 };
             let next = if free { now | LOCKED } else { now | asks } & kept;
             // Acquire: as in `try_take`, if it was free.

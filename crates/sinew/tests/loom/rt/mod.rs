@@ -111,6 +111,10 @@ pub mod wait {
         std::ptr::null()
     }
 
+    pub fn yield_now() {
+        loom::thread::yield_now();
+    }
+
     pub fn may_wait() -> bool {
         true
     }

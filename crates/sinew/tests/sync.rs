@@ -545,6 +545,37 @@ fn a_permit_is_given_back_by_a_panic() {
     assert_eq!(semaphore.available(), 1);
 }
 
+/// Where nobody may suspend, permits that are there are had, whoever looks at the semaphore at that moment.
+#[test]
+fn permits_that_are_there_are_had_where_nobody_may_suspend() {
+    /// Many for what they are: it is to meet the other inside.
+    const ROUNDS: usize = 300_000;
+    let slots = Arc::new(Semaphore::new(2));
+    let (begun, done) = (Arc::new(Event::new()), Arc::new(AtomicBool::new(false)));
+    let asks_for_too_many = {
+        let (slots, begun, done) = (slots.clone(), begun.clone(), done.clone());
+        std::thread::spawn(move || {
+            begun.set();
+            while !done.load(SeqCst) {
+                assert!(slots.try_acquire_many(3).is_none());
+            }
+        })
+    };
+    begun.wait();
+    let outcome = std::panic::catch_unwind(|| {
+        for round in 0..ROUNDS {
+            no_suspend(|| match round % 3 {
+                0 => drop(slots.acquire()),
+                1 => drop(slots.acquire_many_timeout(2, HOUR).expect("they are there")),
+                _ => drop(slots.acquire_arc()),
+            });
+        }
+    });
+    done.store(true, SeqCst);
+    asks_for_too_many.join().unwrap();
+    assert!(outcome.is_ok(), "it had to wait");
+}
+
 // Barrier
 
 #[test]

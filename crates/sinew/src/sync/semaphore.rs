@@ -20,7 +20,7 @@ use crate::fiber::waiters::Waiters;
 use crate::fiber::why::At;
 use crate::os::clock;
 use crate::os::state_lock::{Inside, STATE_MAX};
-use crate::rt::wait::{Me, Wakes};
+use crate::rt::wait::{Me, Wakes, may_wait};
 
 const WAITED: u32 = 1;
 const PERMIT: u32 = 2;
@@ -214,6 +214,10 @@ impl Semaphore {
     #[cold]
     #[track_caller]
     fn take_slowly(&self, permits: u32, deadline_ns: u64) -> bool {
+        // Somebody may just have been inside: only who has to wait must be allowed to.
+        if !may_wait() && self.try_take_inside(permits) {
+            return true;
+        }
         let me = Me::to_wait();
         let mut inside = self.monitor.lock();
         if let Some(taken) = taken(inside.state, permits) {

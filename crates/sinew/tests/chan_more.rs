@@ -1,10 +1,16 @@
 //! `oneshot`, `broadcast` and `watch`.
 
+mod common;
+#[path = "common/counting.rs"]
+mod counting;
+
 use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use common::{in_child, is_child};
+use counting::bytes;
 use sinew::chan::{Cause, RecvError, Select, SendError, TryRecvError, broadcast, never, oneshot, watch};
 use sinew::{JoinHandle, Runtime, no_suspend, scope, select, shield, spawn, timeout, yield_now};
 
@@ -643,4 +649,29 @@ fn a_watched_value_may_send_when_it_is_dropped() {
             assert_eq!(receiver.borrow().0, "from a destructor");
         });
     });
+}
+
+/// The room that was taken at the start is there as long as the channel: who receives later finds it.
+#[test]
+fn a_broadcast_channel_keeps_its_room_when_the_last_receiver_goes() {
+    const NAME: &str = "a_broadcast_channel_keeps_its_room_when_the_last_receiver_goes";
+    const ROOM: usize = 10_000;
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    let (sender, receiver) = broadcast(ROOM);
+    // Whatever a first call takes for good is taken.
+    sender.send(0).unwrap();
+    let kept = |sent: usize| bytes() - sent * (2 * size_of::<usize>() + size_of::<u64>());
+    let before = kept(1);
+    (1..ROOM).for_each(|_| assert!(sender.send(0u64).is_ok()));
+    assert_eq!(kept(ROOM), before);
+    drop(receiver);
+    assert_eq!(kept(0), before, "its room is gone");
+    let mut later = sender.subscribe();
+    (0..ROOM as u64).for_each(|value| assert!(sender.send(value).is_ok()));
+    assert_eq!(kept(ROOM), before);
+    assert_eq!(later.recv(), Ok(0));
 }

@@ -282,10 +282,18 @@ impl<T> Drop for Receiver<T> {
         }
         let mut inside = self.channel.inside.lock();
         inside.receivers -= 1;
+        if inside.receivers > 0 || inside.kept.is_empty() {
+            return;
+        }
         // What is kept is for those who are there: a later one does not get it.
-        let unread = if inside.receivers == 0 { std::mem::take(&mut inside.kept) } else { VecDeque::new() };
+        let mut unread = std::mem::take(&mut inside.kept);
         drop(inside);
-        drop(unread);
+        unread.clear();
+        // Its room is the channel's, so that no send takes memory under the lock; unless one has come meanwhile, for a new receiver.
+        let mut inside = self.channel.inside.lock();
+        if inside.kept.capacity() == 0 {
+            std::mem::swap(&mut inside.kept, &mut unread);
+        }
     }
 }
 

@@ -102,13 +102,13 @@ fn tasks_are_executed_in_order_and_the_stop_comes_last_and_once() {
         let pusher = queue.clone();
         on.start(move || (0..1_000).for_each(|task| drop(pusher.push(task).unwrap())))();
         assert!(!queue.is_stopped());
-        assert!(queue.join_timeout(MILLI).is_none(), "it was not stopped");
+        assert!(queue.join_timeout(MILLI).is_none() && !queue.is_ended(), "it was not stopped");
         queue.stop();
         queue.stop();
         assert!(queue.is_stopped());
         queue.join().unwrap();
         queue.join().unwrap();
-        assert!(queue.join_timeout(Duration::ZERO).is_some());
+        assert!(queue.join_timeout(Duration::ZERO).is_some() && queue.is_ended());
         assert_eq!(*notes.lock(), ((0..1_000).collect(), 1));
         let refused = queue.push(7).unwrap_err();
         assert_eq!((refused.to_string().as_str(), refused.into_inner()), ("the execution queue was stopped", 7));

@@ -299,6 +299,14 @@ impl<T: Send + 'static> ExecutionQueue<T> {
         self.shared().state.lock().stopped
     }
 
+    /// Whether it was stopped, all tasks are executed, and the handler is gone: a [`join`](Self::join) would not wait.
+    ///
+    /// # Suspends
+    /// No.
+    pub fn is_ended(&self) -> bool {
+        self.shared().ended.is_set()
+    }
+
     /// How many tasks wait to be executed.
     pub fn len(&self) -> usize {
         self.shared().state.lock().lines.iter().map(|line| line.left).sum()

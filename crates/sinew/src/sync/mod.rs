@@ -2,8 +2,13 @@
 //!
 //! None of them poisons, and none is a [cancel point](crate::cancelled).
 //!
-//! What may wait has a timed form and one that does not wait, but for `Latch::arrive_and_wait`, which is a `count_down` and a wait, and `Once::call_once`, `OnceLock::{set, get_or_init}` and `LazyLock::force`, which have none in std either: who must not wait for another's initialiser asks `is_completed` or
-//! `get` first, or waits with a time-out (`Once::wait_timeout`). Guards that own an `Arc` of their lock are lock_api's: `lock_api::Mutex<RawMutex, T>` and `lock_api::RwLock<RawRwLock, T>`, with its feature `arc_lock`.
+//! What may wait has a timed form, and one that does not wait or tells whether it would (`try_lock`, `is_set`, `ExecutionQueue::is_ended`), with these exceptions:
+//! - `Once::call_once`, `OnceLock::{set, get_or_init, get_or_try_init}` and `LazyLock::force` have neither, as in std: who must not wait for another's initialiser asks `is_completed` or `get` first, or waits with a time-out (`Once::wait_timeout`).
+//! - `Latch::arrive_and_wait` has neither: it is a `count_down` and a wait.
+//! - `Condvar::wait` and `Barrier::wait` have timed forms alone: what they wait for happens after they have begun. The mutex that a condvar's wait takes again is waited for also when the time is up.
+//! - What lets go of a lock for a while and takes it again (`MutexGuard::bump`, `unlocked` and the like) has neither.
+//!
+//! Guards that own an `Arc` of their lock are lock_api's: `lock_api::Mutex<RawMutex, T>` and `lock_api::RwLock<RawRwLock, T>`, with its feature `arc_lock`.
 //! There are no upgradable and no recursive reads: a reader that may overtake writers keeps them waiting for ever.
 
 mod barrier;

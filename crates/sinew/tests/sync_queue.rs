@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::{On, alone, in_child, is_child, poll_until, rounds, until};
 use counting::bytes;
-use sinew::sync::{Event, ExecutionQueue, Mutex, TaskHandle, TooLate};
+use sinew::sync::{Event, ExecutionQueue, Mutex, OnceLock, TaskHandle, TooLate};
 use sinew::{Runtime, spawn, yield_now};
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -615,6 +615,61 @@ fn tasks_wait_while_there_is_no_memory_for_a_fiber() {
     });
     queue.stop();
     queue.join().unwrap();
+}
+
+/// While tasks keep coming a handler has no end; other fibers of its worker run all the same.
+#[test]
+fn a_handler_that_takes_task_after_task_lets_others_run() {
+    const TASKS_MAX: usize = 100_000;
+    const TURNS: usize = 10;
+    alone(|| {
+        let (turns, own) = (Arc::new(AtomicUsize::new(0)), Arc::new(OnceLock::<ExecutionQueue<usize>>::new()));
+        let (ends, executed) = sinew::chan::oneshot();
+        let queue = {
+            let (turns, own, mut ends) = (turns.clone(), own.clone(), Some(ends));
+            ExecutionQueue::new(move |tasks| {
+                for task in tasks {
+                    if task < TASKS_MAX && turns.load(SeqCst) < TURNS {
+                        drop(own.get().unwrap().push(task + 1).unwrap());
+                    } else if let Some(ends) = ends.take() {
+                        ends.send(task).unwrap();
+                    }
+                }
+            })
+        };
+        assert!(own.set(queue.clone()).is_ok());
+        drop(queue.push(0).unwrap());
+        let other = spawn(move || {
+            for _ in 0..TURNS {
+                turns.fetch_add(1, SeqCst);
+                yield_now();
+            }
+        });
+        let executed = executed.recv().unwrap();
+        assert!(executed < TASKS_MAX, "others had to wait for {executed} tasks");
+        queue.stop();
+        queue.join().unwrap();
+        other.join().unwrap();
+    });
+}
+
+/// Where it must not suspend, it takes all there is.
+#[test]
+fn a_handler_takes_many_tasks_where_it_must_not_suspend() {
+    const TASKS: usize = 2_000;
+    alone(|| {
+        let taken = Arc::new(AtomicUsize::new(0));
+        let queue = {
+            let taken = taken.clone();
+            ExecutionQueue::new(move |tasks| {
+                sinew::no_suspend(|| taken.fetch_add(tasks.count(), SeqCst));
+            })
+        };
+        (0..TASKS).for_each(|task| drop(queue.push(task).unwrap()));
+        queue.stop();
+        queue.join().unwrap();
+        assert_eq!(taken.load(SeqCst), TASKS);
+    });
 }
 
 /// Those that were cancelled cost nothing, though the handler has been waiting since before they came.

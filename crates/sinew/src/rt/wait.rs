@@ -183,6 +183,24 @@ pub(crate) fn enter_counted_cancel_point() -> Result<(), Cut> {
 #[inline(never)]
 #[track_caller]
 fn enter_after_look() -> Result<(), Cut> {
+    let_others_run();
+    enter_cancel_point()
+}
+
+/// Counts a call that never has to wait, and is no cancel point; from time to time it lets others run first.
+#[inline]
+#[track_caller]
+pub(crate) fn enter_counted() {
+    if fiber().is_some_and(|(worker, _)| worker.count_call()) {
+        let_others_run();
+    }
+}
+
+/// Lets others run, if the caller has made all calls since the last look, and may suspend.
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn let_others_run() {
     if let Some((worker, control)) = fiber()
         && worker.look_at_calls(control)
     {
@@ -190,7 +208,6 @@ fn enter_after_look() -> Result<(), Cut> {
         // One that may move may be elsewhere by now.
         worker_now().begin_calls();
     }
-    enter_cancel_point()
 }
 
 #[inline]

@@ -27,7 +27,7 @@ use crate::os::lock::Lock;
 use crate::os::{clock, fork, thread};
 use crate::rt::pauses::Shortage;
 use crate::rt::spawn::spawn_bare;
-use crate::rt::wait::{current, yield_now};
+use crate::rt::wait::{current, enter_counted, yield_now};
 
 /// Tasks of each kind that a queue that rests keeps room for, and cancelled ones that it bears. Arbitrary.
 const ROOM_KEPT: usize = 64;
@@ -614,7 +614,11 @@ impl<T> Iterator for Tasks<'_, T> {
     type Item = T;
 
     /// Takes the next task in hand; the one before counts as executed.
+    ///
+    /// # Suspends
+    /// For a turn of the other fibers of its worker, after 256 tasks or so without one: while many push, a handler might go on for ever. Not inside [`no_suspend`](crate::no_suspend). No cancel point.
     fn next(&mut self) -> Option<T> {
+        enter_counted();
         let task = self.state.lock().pop();
         self.taken |= task.is_some();
         task

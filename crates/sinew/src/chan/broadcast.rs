@@ -175,7 +175,7 @@ impl<T: Clone> Receiver<T> {
     /// Receives a copy of the next message, and waits for it.
     ///
     /// # Suspends
-    /// While there is none. A [cancel point](crate::cancelled): one that is cut short has received nothing, and misses nothing.
+    /// While there is none, and for a [turn](super#turns) of others after very many calls. A [cancel point](crate::cancelled): one that is cut short has received nothing, and misses nothing.
     ///
     /// # Errors
     /// [`RecvError::Lagged`], once, if messages for it had to be dropped: the next call gives the oldest that is kept. If there is no sender any more and nothing is kept for

@@ -54,7 +54,7 @@ use crate::rt::wait::{Cut, Me, enter_counted_cancel_point};
 /// For a list of channels that is made at run time, or for more than about 60 arms (the compiler's limit of recursion), there is [`Select`](crate::chan::Select).
 ///
 /// # Suspends
-/// Until an arm can be done; not with `default`. A [cancel point](crate::cancelled), but with `default`: if it is cut short, or the caller is cancelled or late at entry, the first arm
+/// Until an arm can be done, and for a [turn](crate::chan#turns) of others after very many calls; not with `default`. A [cancel point](crate::cancelled), but with `default`: if it is cut short, or the caller is cancelled or late at entry, the first arm
 /// fires with that error. Nothing was sent or received then.
 ///
 /// # Panics

@@ -126,7 +126,7 @@ impl<T> Sender<T> {
     /// of both: its value stays. `modify` must not modify this very channel: it would wait for itself.
     ///
     /// # Suspends
-    /// While another modifies the value, and where `modify` does. A [cancel point](crate::cancelled): one that is cut short has not called `modify`. It fails also where it would not have to wait,
+    /// While another modifies the value, where `modify` does, and for a [turn](super#turns) of others after very many calls. A [cancel point](crate::cancelled): one that is cut short has not called `modify`. It fails also where it would not have to wait,
     /// if the caller is cancelled or late already.
     ///
     /// # Errors
@@ -268,7 +268,7 @@ impl<T> Receiver<T> {
     /// Waits until there is a value that was not seen; then it counts as seen. Of several changes since, it is the last.
     ///
     /// # Suspends
-    /// Until then. A [cancel point](crate::cancelled): one that is cut short misses nothing.
+    /// Until then, and for a [turn](super#turns) of others after very many calls. A [cancel point](crate::cancelled): one that is cut short misses nothing.
     ///
     /// # Errors
     /// If there is no sender any more and the last value was seen, or the wait was cut short.

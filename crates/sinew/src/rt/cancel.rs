@@ -85,10 +85,10 @@ impl From<Cut> for io::Error {
 /// | [`park`](crate::park), [`park_timeout`](crate::park_timeout) | yes | yes | an `unpark` that came before, or comes later, is kept for the next park |
 /// | [`Interval::tick`](crate::time::Interval::tick) | yes | yes | the tick, which is still to come |
 /// | [`yield_now`](crate::yield_now) | yes | no | |
-/// | `send`, `recv`, their `_timeout` and `_deadline` forms and iterators, of all [channels](crate::chan) but for the sends below | yes, unless it can be done at once; never, where the channel has no limit | yes, also where it can be done at once | nothing was sent, and the error has the message; nothing was received |
-/// | [`select!`](crate::select), [`Select`](crate::chan::Select) | yes, unless an arm can be done at once | yes, also then: the first arm fires with the error | all arms |
-/// | `changed`, `wait_for` of a [`watch`](crate::chan::watch()) channel, and their `_timeout` and `_deadline` forms | yes, unless it has changed | yes, also then | a change is there for the next call |
-/// | `send_modify` of a [`watch`](crate::chan::watch()) channel | while another modifies the value | yes, also where none does | the value is as it was, and the error has the closure |
+/// | `send`, `recv`, their `_timeout` and `_deadline` forms and iterators, of all [channels](crate::chan) but for the sends below | yes, unless it can be done at once; then only for a [turn](crate::chan#turns) of others, after very many calls, also where the channel has no limit | yes, also where it can be done at once | nothing was sent, and the error has the message; nothing was received |
+/// | [`select!`](crate::select), [`Select`](crate::chan::Select) | yes, unless an arm can be done at once; then only for a turn of others, as above | yes, also then: the first arm fires with the error | all arms |
+/// | `changed`, `wait_for` of a [`watch`](crate::chan::watch()) channel, and their `_timeout` and `_deadline` forms | yes, unless it has changed; then only for a turn of others, as above | yes, also then | a change is there for the next call |
+/// | `send_modify` of a [`watch`](crate::chan::watch()) channel | while another modifies the value; else only for a turn of others, as above | yes, also where none does | the value is as it was, and the error has the closure |
 /// | `try_send`, `try_recv`, `select!` with `default`; `send` of a [`oneshot`](crate::chan::oneshot()), [`broadcast`](crate::chan::broadcast()) or [`watch`](crate::chan::watch()) channel | no | no | |
 /// | [`JoinHandle::join`](crate::JoinHandle::join), [`ScopedJoinHandle::join`](crate::ScopedJoinHandle::join) | yes, unless it has ended | no | |
 /// | [`run`](crate::run), [`Runtime::run`](crate::Runtime::run), [`Handle::run`](crate::Handle::run) | yes | no | |
@@ -107,6 +107,7 @@ impl From<Cut> for io::Error {
 /// | [`spawn`](crate::spawn()), [`spawn_batch`](crate::spawn_batch), [`spawn_future`](crate::spawn_future), [`hop`](crate::hop), all of [`Timer`](crate::time::Timer), [`unpark`](crate::Fiber::unpark), [`cancel`](crate::JoinHandle::cancel), `cancelled` | no | no | |
 /// | [`on_suspend`](crate::on_suspend), [`on_resume`](crate::on_resume), [`no_suspend`](crate::no_suspend) | no; inside, a suspension panics | no | |
 /// | all waits of [`sync`](crate::sync): [`lock`](crate::sync::Mutex::lock), [`read`](crate::sync::RwLock::read), [`write`](crate::sync::RwLock::write), [`acquire`](crate::sync::Semaphore::acquire), [`Condvar::wait`](crate::sync::Condvar::wait), [`Barrier::wait`](crate::sync::Barrier::wait), [`call_once`](crate::sync::Once::call_once), ..., and their `_timeout` forms | yes, unless they can go on at once | no | |
+/// | the next of [`Tasks`](crate::sync::Tasks), in the handler of an [`ExecutionQueue`](crate::sync::ExecutionQueue) | only for a turn of others, after very many | no | |
 /// | `try_` forms, unlocking, and what wakes in [`sync`](crate::sync): [`notify_one`](crate::sync::Condvar::notify_one), [`set`](crate::sync::Event::set), [`count_down`](crate::sync::Latch::count_down), [`wake`](crate::sync::Futex::wake), [`push`](crate::sync::ExecutionQueue::push), ... | no | no | |
 /// | [`timeout`], [`shield`], `with` of a [`fiber_local!`](crate::fiber_local) | as what they call | as what they call | |
 ///

@@ -30,8 +30,8 @@ use crate::base::atomic::{AcqRel, Acquire, AtomicPtr, AtomicU32, Relaxed, Releas
 use crate::fiber::state::Cause;
 use crate::fiber::waiters::{Waiter, Waiters};
 use crate::fiber::why::{At, Why};
-use crate::os::clock;
 use crate::os::lock::{Held, Lock};
+use crate::os::{clock, fork};
 use crate::rt::wait::{Me, Wakes};
 
 /// Those who wait at one futex. Its memory is a queue's for ever.
@@ -336,8 +336,11 @@ fn withdraw(waiter: &Waiter<Place>) {
 
 impl Drop for Futex {
     fn drop(&mut self) {
+        // In a forked child it may be locked for ever, as may be the spare ones.
         // SAFETY: a queue's memory is one for ever.
-        if let Some(queue) = unsafe { self.queue.load(Relaxed).as_ref() } {
+        if let Some(queue) = unsafe { self.queue.load(Relaxed).as_ref() }
+            && !fork::is_child()
+        {
             // Whoever waits here was moved here.
             self.wake_all();
             queues::give_back(queue);
@@ -358,5 +361,23 @@ impl Default for Futex {
 impl fmt::Debug for Futex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Futex").field("value", &self.load()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::atomic::AS_IN_MEMORY;
+
+    // The lock is held where the fork is made, as by a thread that is not in the child.
+    #[test]
+    fn a_forked_child_drops_a_futex_though_its_queue_is_held() {
+        if !AS_IN_MEMORY {
+            return;
+        }
+        let futex = Futex::new(0);
+        let held = futex.queue().0.lock();
+        assert!(fork::child_does(|| drop(futex)));
+        drop(held);
     }
 }

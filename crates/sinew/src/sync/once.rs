@@ -17,7 +17,7 @@ use crate::base::atomic::in_statics;
 use crate::fiber::state::Cause;
 use crate::fiber::waiters::Waiters;
 use crate::fiber::why::At;
-use crate::os::clock;
+use crate::os::{clock, fork};
 use crate::rt::wait::Me;
 
 const INCOMPLETE: u32 = 0;
@@ -170,6 +170,11 @@ struct Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
+        // In a forked child somebody may be inside for ever, and nobody who waits is there.
+        if fork::is_child() {
+            self.once.monitor.change(|_| Some(self.outcome));
+            return;
+        }
         let mut inside = self.once.monitor.lock();
         inside.state = self.outcome;
         inside.wake_all();
@@ -186,5 +191,29 @@ impl fmt::Debug for Once {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = ["incomplete", "running", "complete"][self.monitor.state() as usize];
         f.debug_struct("Once").field("state", &state).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::atomic::AS_IN_MEMORY;
+
+    // The lock is held where the fork is made, as by a thread that is not in the child: the initialiser itself forks, and returns there.
+    #[test]
+    fn a_forked_child_ends_an_attempt_though_the_lock_is_held() {
+        if !AS_IN_MEMORY {
+            return;
+        }
+        let once = Once::new();
+        assert!(once.begin());
+        let attempt = Attempt { once: &once, outcome: COMPLETE };
+        let inside = once.monitor.lock();
+        assert!(fork::child_does(|| drop(attempt)));
+        drop(inside);
+        assert!(fork::child_does(|| {
+            drop(Attempt { once: &once, outcome: COMPLETE });
+            assert!(once.is_completed(), "what it did there counts there");
+        }));
     }
 }

@@ -51,8 +51,8 @@ use crate::fiber::Claimed;
 use crate::fiber::state::Cause;
 use crate::fiber::waiters::{Waiter, Waiters};
 use crate::fiber::why::{At, Why};
-use crate::os::clock;
 use crate::os::lock::Lock;
+use crate::os::{clock, fork};
 use crate::rt::wait::{Me, home, may_wait};
 use crate::sched::worker::{make_ready, passed};
 use crate::sync::turns::{COMES_NS, HAND_OVER_NS, LOOK_NS, LOST_NS, NEAR_LOOKS, POLITE_NS, STALE_NS, STAY_NS, TURN_NS};
@@ -297,7 +297,7 @@ impl RawMutex {
     /// Lets go in favour of the one that has waited longest. By the owner.
     pub(crate) fn release_fair(&self) {
         // Acquire would be needed by nobody: the queue is read under its lock.
-        if self.word.load(Relaxed) & WAITERS == 0 || !self.wake_first(Hand::Over) {
+        if self.word.load(Relaxed) & WAITERS == 0 || fork::is_child() || !self.wake_first(Hand::Over) {
             self.release();
         }
     }
@@ -496,6 +496,12 @@ impl RawMutex {
 
     fn release_slowly(&self) {
         debug_assert!(self.is_taken(), "a Mutex was unlocked that was not locked");
+        // In a forked child the queue may be locked for ever, and nobody who waits is there.
+        if fork::is_child() {
+            // Release: meets the Acquire of who locks next.
+            self.word.fetch_and(!(LOCKED | HAND), Release);
+            return;
+        }
         while !self.let_go() && !self.wake_first(Hand::IfAsked) {}
     }
 
@@ -617,4 +623,29 @@ enum Hand {
     Over,
     /// The first waiter, if it has asked for it; else whoever comes first.
     IfAsked,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Others wait, and the queue's lock is held where the fork is made, as by a thread that is not in the child.
+    #[test]
+    fn a_forked_child_unlocks_though_the_queue_is_held() {
+        if !AS_IN_MEMORY {
+            return;
+        }
+        for release in [RawMutex::release, RawMutex::release_fair] {
+            let mutex = RawMutex::unlocked();
+            mutex.take();
+            mutex.word.fetch_or(WAITERS, Relaxed);
+            let held = mutex.queue.lock();
+            assert!(fork::child_does(|| {
+                release(&mutex);
+                assert!(mutex.try_take(), "it is free there");
+                release(&mutex);
+            }));
+            drop(held);
+        }
+    }
 }

@@ -38,8 +38,8 @@ use crate::fiber::Claimed;
 use crate::fiber::state::Cause;
 use crate::fiber::waiters::{Waiter, Waiters};
 use crate::fiber::why::{At, Why};
-use crate::os::clock;
 use crate::os::state_lock::{Inside, STATE_MAX, StateLock};
+use crate::os::{clock, fork};
 use crate::rt::wait::{Me, Wakes, home, may_wait, yield_now};
 use crate::sched::worker::passed;
 use crate::sync::turns::{COMES_NS, HAND_OVER_NS, NEAR_LOOKS, POLITE_NS, STALE_NS, STAY_NS, TURN_NS};
@@ -317,6 +317,11 @@ impl RawRwLock {
     /// Gives up what the caller has, a reader's share or the writer's, and sees to those whose turn it is.
     #[cold]
     fn leave(&self, share: u32, hand: Hand) {
+        // In a forked child somebody may be inside for ever, and nobody who waits is there.
+        if fork::is_child() {
+            self.lock.change(|state| Some(state - share));
+            return;
+        }
         let mut inside = self.lock.lock();
         debug_assert!(inside.state & OWNERS >= share, "a RwLock was unlocked that was not locked");
         inside.state -= share;
@@ -560,5 +565,47 @@ impl Turns for Inside<'_, Queues> {
         }
         drop(self);
         wakes.pay();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The lock is held where the fork is made, as by a thread that is not in the child.
+    #[test]
+    fn a_forked_child_unlocks_though_the_lock_is_held() {
+        if !AS_IN_MEMORY {
+            return;
+        }
+        type Deed = fn(&RawRwLock);
+        let ways: [(Deed, Deed); 4] = [
+            (RawRwLock::read, RawRwLock::release_read),
+            (RawRwLock::write, RawRwLock::release_write),
+            (RawRwLock::read, RawRwLock::release_read_fairly),
+            (RawRwLock::write, RawRwLock::release_write_fairly),
+        ];
+        for (take, release) in ways {
+            let lock = RawRwLock::unlocked();
+            take(&lock);
+            let inside = lock.lock.lock();
+            assert!(fork::child_does(|| release(&lock)));
+            drop(inside);
+        }
+    }
+
+    // Others wait, which a child does not care for.
+    #[test]
+    fn a_forked_child_finds_free_what_it_unlocked() {
+        if !AS_IN_MEMORY {
+            return;
+        }
+        let lock = RawRwLock::unlocked();
+        lock.write();
+        lock.lock.change(|state| Some(state | WAITED));
+        assert!(fork::child_does(|| {
+            lock.release_write();
+            assert!(!lock.is_taken());
+        }));
     }
 }

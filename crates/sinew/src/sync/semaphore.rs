@@ -18,8 +18,8 @@ use crate::base::atomic::in_statics;
 use crate::fiber::state::Cause;
 use crate::fiber::waiters::Waiters;
 use crate::fiber::why::At;
-use crate::os::clock;
 use crate::os::state_lock::{Inside, STATE_MAX};
+use crate::os::{clock, fork};
 use crate::rt::wait::{Me, Wakes, may_wait};
 
 const WAITED: u32 = 1;
@@ -232,6 +232,10 @@ impl Semaphore {
     #[cold]
     #[track_caller]
     fn give_slowly(&self, permits: u32) {
+        // In a forked child somebody may be inside for ever, and nobody who waits is there.
+        if fork::is_child() {
+            return;
+        }
         let mut inside = self.monitor.lock();
         assert!(inside.state / PERMIT + permits <= MAX_PERMITS, "a Semaphore has at most {MAX_PERMITS} permits");
         inside.state += permits * PERMIT;
@@ -345,5 +349,24 @@ impl Drop for ArcSemaphorePermit {
 impl fmt::Debug for ArcSemaphorePermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ArcSemaphorePermit").field("semaphore", &self.semaphore).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::atomic::AS_IN_MEMORY;
+
+    // The lock is held where the fork is made, as by a thread that is not in the child.
+    #[test]
+    fn a_forked_child_drops_its_permits_though_the_lock_is_held() {
+        if !AS_IN_MEMORY {
+            return;
+        }
+        let semaphore = Arc::new(Semaphore::new(2));
+        let (permit, kept) = (semaphore.acquire(), semaphore.acquire_arc());
+        let inside = semaphore.monitor.lock();
+        assert!(fork::child_does(|| drop((permit, kept))));
+        drop(inside);
     }
 }

@@ -661,17 +661,15 @@ fn a_broadcast_channel_keeps_its_room_when_the_last_receiver_goes() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         return;
     }
-    let (sender, receiver) = broadcast(ROOM);
-    // Whatever a first call takes for good is taken.
-    sender.send(0).unwrap();
-    let kept = |sent: usize| bytes() - sent * (2 * size_of::<usize>() + size_of::<u64>());
-    let before = kept(1);
-    (1..ROOM).for_each(|_| assert!(sender.send(0u64).is_ok()));
-    assert_eq!(kept(ROOM), before);
+    let (sender, receiver) = broadcast::<u64>(ROOM);
+    let send_all = || (0..ROOM as u64).for_each(|value| assert!(sender.send(value).is_ok()));
+    let before = bytes();
+    // Whatever else the process takes meanwhile is less than half of the room.
+    let is_there = || bytes() + ROOM * size_of::<usize>() / 2 > before;
+    send_all();
     drop(receiver);
-    assert_eq!(kept(0), before, "its room is gone");
+    assert!(is_there(), "its room is gone: {} of {before} bytes", bytes());
     let mut later = sender.subscribe();
-    (0..ROOM as u64).for_each(|value| assert!(sender.send(value).is_ok()));
-    assert_eq!(kept(ROOM), before);
+    send_all();
     assert_eq!(later.recv(), Ok(0));
 }

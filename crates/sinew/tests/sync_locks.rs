@@ -624,6 +624,44 @@ fn who_computes_under_a_rwlock_lets_those_on_its_worker_have_their_turn() {
     }
 }
 
+/// The same where readers of two workers were told to try: one is of the worker that computes, the other one's is held, so that it does not come.
+#[test]
+fn who_computes_under_a_rwlock_lets_one_of_several_readers_come() {
+    const LOCKS_MAX: usize = 20_000;
+    let busy = sinew::Runtime::builder().workers(1).build().unwrap();
+    // Held for too long the lock is handed over to both, which is no test of this; so there are several.
+    for _ in 0..20 {
+        let (lock, gate) = (Arc::new(RwLock::new(())), Gate::default());
+        let absent = alone(|| {
+            let held = lock.write();
+            let beside = lock.clone();
+            let reader = spawn(move || drop(beside.read()));
+            // It queues.
+            yield_now();
+            let (beside, holds) = (lock.clone(), gate.clone());
+            let absent = busy.spawn(move || {
+                // It runs when this one waits.
+                spawn(move || holds.hold());
+                drop(beside.read());
+            });
+            poll_until("the worker to be held", || gate.held() == 1);
+            drop(held);
+            let locks = (0..LOCKS_MAX).take_while(|_| {
+                // If it was handed over, the absent one has it.
+                if let Some(_held) = lock.write_timeout(MILLI) {
+                    compute_for(Duration::from_micros(10));
+                }
+                !reader.is_finished()
+            });
+            assert!(locks.count() < LOCKS_MAX, "it is kept from the lock");
+            reader.join().unwrap();
+            absent
+        });
+        gate.open();
+        absent.join().unwrap();
+    }
+}
+
 /// A thread reads for long, and a fiber reads beside it again and again, and keeps a writer of its worker, which was told to try, from coming: it lets that come, which is not forgotten then.
 #[test]
 fn who_reads_beside_others_lets_a_writer_of_its_worker_come() {

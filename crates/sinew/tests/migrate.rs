@@ -1000,6 +1000,27 @@ fn ready_fibers_that_may_move_are_shown_where_they_wait() {
     end(runtime);
 }
 
+/// Claim: a parent goes on when the child that it joins has ended, and not behind all its other children, which the worker could run one after the other.
+#[test]
+fn a_woken_parent_does_not_wait_behind_unstarted_children() {
+    let runtime = described(1, Queue::Stealing).shake(false).build().unwrap();
+    let order = runtime.run(|| {
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let child = |n| {
+            let order = order.clone();
+            sinew::spawn(move || order.lock().push(Some(n)))
+        };
+        let mut children: Vec<_> = (0..10).map(child).collect();
+        children.pop().unwrap().join().unwrap();
+        order.lock().push(None);
+        children.into_iter().for_each(|child| child.join().unwrap());
+        order.lock().clone()
+    });
+    let parent = order.iter().position(Option::is_none).unwrap();
+    assert!(parent <= 3, "the parent goes on behind {parent} children: {order:?}");
+    end(runtime);
+}
+
 /// Claim: nobody is woken to steal a fiber that its waker's worker is about to run. (One is, in a millisecond, to see that this does happen.)
 #[test]
 fn no_thief_is_woken_for_a_fiber_that_runs_next() {

@@ -877,7 +877,13 @@ impl Worker {
 
     /// Whether another started fiber is ready here, or any that may move elsewhere in the group's queue.
     fn has_others(&self) -> bool {
-        !self.ready.is_empty() || self.seat.moving.len() != 0 || !self.seat.next.load(Relaxed).is_null() || self.group().queued() != 0
+        !self.ready.is_empty() || self.has_movers() || self.group().queued() != 0
+    }
+
+    /// Whether a started fiber that may move is ready here.
+    #[inline]
+    fn has_movers(&self) -> bool {
+        !self.seat.next.load(Relaxed).is_null() || self.seat.moving.len() != 0
     }
 
     /// Whether nobody else wants this thread. Looked at from time to time only: timers and the group are the loop's.
@@ -1078,7 +1084,8 @@ impl Worker {
             self.left_stack.set(Some(stack));
             return AfterEnd::Leave(self.back_to_loop());
         }
-        let may_stay = self.ready.is_empty() && self.budget.get() != 0 && !self.group().is_stopping();
+        // Whoever is ready goes first; most often it is who has waited for this one.
+        let may_stay = self.ready.is_empty() && !self.has_movers() && self.budget.get() != 0 && !self.group().is_stopping();
         if let Some(next) = may_stay.then(|| self.child_for(&stack)).flatten() {
             self.budget.set(self.budget.get() - 1);
             // Not `prepare`: it would write over the frame we stand on. The place to begin at is never gone to.

@@ -1021,6 +1021,40 @@ fn a_woken_parent_does_not_wait_behind_unstarted_children() {
     end(runtime);
 }
 
+/// Claim: a settled fiber that yields lets those run that may move: the one woken last, and one that waits in the queue after it.
+#[test]
+fn a_settled_fiber_yields_to_those_that_may_move() {
+    let rounds = 100;
+    let runtime = Runtime::builder().workers(1).shake(false).build().unwrap();
+    runtime.run(|| {
+        let mover = || {
+            let runs = Arc::new(AtomicUsize::new(0));
+            let counted = runs.clone();
+            let counts = move || {
+                for _ in 0..rounds {
+                    sinew::park();
+                    counted.fetch_add(1, SeqCst);
+                }
+            };
+            // SAFETY: it keeps nothing of a thread.
+            (unsafe { Builder::new().spawn_migratable(counts) }.unwrap(), runs)
+        };
+        let (first, last) = (mover(), mover());
+        // Until both wait.
+        (0..2).for_each(|_| sinew::yield_now());
+        for round in 1..=rounds {
+            first.0.fiber().unpark();
+            last.0.fiber().unpark();
+            sinew::yield_now();
+            assert_eq!(last.1.load(SeqCst), round, "the one woken last");
+            sinew::yield_now();
+            assert_eq!(first.1.load(SeqCst), round, "the one in the queue");
+        }
+        [first, last].into_iter().for_each(|(fiber, _)| fiber.join().unwrap());
+    });
+    end(runtime);
+}
+
 /// Claim: nobody is woken to steal a fiber that its waker's worker is about to run. (One is, in a millisecond, to see that this does happen.)
 #[test]
 fn no_thief_is_woken_for_a_fiber_that_runs_next() {

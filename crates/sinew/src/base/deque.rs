@@ -128,4 +128,10 @@ impl<T, const N: usize> Deque<T, N> {
         let items = self.newest.load(Relaxed).wrapping_sub(self.oldest.load(Relaxed)) as isize;
         items.max(0) as usize
     }
+
+    /// Whether there are none. By the owner, to whom no item is under way; others look at `len`.
+    #[inline]
+    pub(crate) fn has_none(&self) -> bool {
+        self.newest.load(Relaxed) == self.oldest.load(Relaxed)
+    }
 }

@@ -844,7 +844,7 @@ impl Worker {
         if let Some(region) = self.region(me) {
             region.refuse();
         }
-        if !me.is_held() && !self.group().settings.shakes && !self.has_others() && self.may_skip_yield() {
+        if !me.is_held() && !self.group().settings.shakes && self.ready.is_empty() && self.may_skip_yield() {
             return;
         }
         self.others_due.set(true);
@@ -875,15 +875,10 @@ impl Worker {
         }
     }
 
-    /// Whether another started fiber is ready here, or any that may move elsewhere in the group's queue.
-    fn has_others(&self) -> bool {
-        !self.ready.is_empty() || self.has_movers() || self.group().queued() != 0
-    }
-
     /// Whether a started fiber that may move is ready here.
     #[inline]
     fn has_movers(&self) -> bool {
-        !self.seat.next.load(Relaxed).is_null() || self.seat.moving.len() != 0
+        !self.seat.next.load(Relaxed).is_null() || !self.seat.moving.has_none()
     }
 
     /// Whether nobody else wants this thread. Looked at from time to time only: timers and the group are the loop's.
@@ -898,7 +893,7 @@ impl Worker {
             self.seat().take_mail(&self.ready);
             return false;
         }
-        self.seat().children.len() == 0 && self.group().queued() == 0 && self.source_waits.get() == 0
+        self.seat().children.has_none() && !self.has_movers() && self.group().queued() == 0 && self.source_waits.get() == 0
     }
 
     /// Suspends `me` until whoever ends its wait has made it ready.

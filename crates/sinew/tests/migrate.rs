@@ -114,10 +114,56 @@ fn a_shaken_fiber_moves_at_every_suspension() {
                 assert_ne!(before, between, "{queue:?}: a yield");
                 let me = sinew::current();
                 let waker = std::thread::spawn(move || me.unpark());
-                sinew::park();
+                let (_, waits) = count_waits(sinew::park);
+                assert!(waits == 0 || thread() != between, "{queue:?}: a park that a thread ended");
                 waker.join().unwrap();
             }
         });
+    }
+}
+
+/// Calls `f`; how often the fiber was suspended meanwhile, too.
+fn count_waits<T>(f: impl FnOnce() -> T) -> (T, usize) {
+    WAITS.with(|waits| {
+        if waits.get().is_none() {
+            sinew::on_suspend(|| WAITS.with(|waits| waits.set(waits.get().map(|n| n + 1))));
+        }
+        waits.set(Some(0));
+    });
+    let value = f();
+    (value, WAITS.with(|waits| waits.get().unwrap()))
+}
+
+sinew::fiber_local! {
+    static WAITS: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Claim: also two that wake each other move, on two workers, at each wait; in whatever way they are woken.
+#[test]
+fn a_shaken_pair_that_talks_moves() {
+    for queue in QUEUES {
+        let runtime = described(2, queue).shake(true).build().unwrap();
+        let (ping, pong) = (bounded::<usize>(0), bounded::<usize>(0));
+        let receive = move |receiver: &Receiver<usize>| {
+            let before = thread();
+            let (got, waits) = count_waits(|| receiver.recv());
+            assert!(waits % 2 == 0 || thread() != before, "{queue:?}: {waits} waits");
+            (got.unwrap(), waits)
+        };
+        let echo = runtime.spawn(move || (0..100).for_each(|_| pong.0.send(receive(&ping.1).0).unwrap()));
+        let asker = runtime.spawn(move || {
+            let talk = |n| {
+                ping.0.send(n).unwrap();
+                let (got, waits) = receive(&pong.1);
+                assert_eq!(got, n);
+                waits
+            };
+            (0..100).map(talk).sum::<usize>()
+        });
+        let waits = asker.join().unwrap();
+        echo.join().unwrap();
+        assert_ne!(waits, 0, "{queue:?}: no wait at all");
+        end(runtime);
     }
 }
 
@@ -914,8 +960,8 @@ fn every_launch_gives_fibers_that_move() {
 #[test]
 fn a_fiber_woken_by_one_that_blocks_its_thread_is_taken_by_a_sleeper() {
     for spin in [sinew::Spin::Never, sinew::Spin::Adaptive] {
-        // SAFETY: as above.
-        let runtime = unsafe { Runtime::builder().workers(2).spare_workers(0).spin(spin).migrate_started_fibers() }.build().unwrap();
+        // A fiber that is shaken goes to the worker that is held, and stays there.
+        let runtime = described(2, Queue::Stealing).spin(spin).shake(false).build().unwrap();
         for _ in 0..20 {
             runtime.run(|| {
                 let ran = Arc::new(AtomicBool::new(false));

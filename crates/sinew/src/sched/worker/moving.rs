@@ -52,7 +52,7 @@ impl Worker {
         let settings = &self.group().settings;
         // SAFETY: the caller's promise.
         unsafe {
-            if settings.shakes && self.shake(control) {
+            if shake(self.group(), control) {
                 return;
             }
             if settings.queue == Queue::Shared || (*control).is_pinned() {
@@ -105,24 +105,6 @@ impl Worker {
     /// Whether this worker runs another fiber before it comes to one that is queued now.
     fn runs_another_first(&self) -> bool {
         !self.current.get().is_null() || !self.urgent.get().is_null() || !self.ready.is_empty()
-    }
-
-    /// Gives a fiber that may move to the next worker, if there is one: it is to show at once whether it bears that.
-    ///
-    /// # Safety
-    /// The fiber is the caller's, has left its stack, is of this group and not bound.
-    unsafe fn shake(&self, control: *const Control) -> bool {
-        let seats = self.group().seats();
-        if seats.len() < 2 || self.group().is_stopping() {
-            return false;
-        }
-        let to = seats[(self.index + 1) % seats.len()];
-        // SAFETY: the caller's promise; its new home is where it is delivered to.
-        unsafe {
-            (*control).move_to(ptr::from_ref(to).cast());
-            to.deliver(control);
-        }
-        true
     }
 
     /// Looks, as an idle worker, for one that has not come to the fiber that it woke last, and may be held by another, in its group and abroad: gives when it is to look again, if it watches any from now on. What it watched
@@ -298,7 +280,7 @@ impl Worker {
         unsafe {
             if (*control).is_bound() {
                 self.ready.push(control.cast_mut());
-            } else if settings.shakes && self.shake(control) {
+            } else if shake(self.group(), control) {
                 // It is another worker's now.
             } else if settings.queue == Queue::Stealing && !(*control).is_pinned() {
                 // There is not more to do than before, but for a fiber that runs first and was not there.
@@ -456,9 +438,36 @@ pub(super) unsafe fn find_place(control: *const Control) {
             _ => {
                 // Until the push is over: the fiber may have ended by then, and its runtime with it.
                 let _kept = group.groups();
-                let queued = group.push(control, false);
-                assert!(queued, "no worker leaves before the last fiber that may move");
+                if !shake(group, control) {
+                    let queued = group.push(control, false);
+                    assert!(queued, "no worker leaves before the last fiber that may move");
+                }
             }
         }
     }
+}
+
+/// Where fibers are shaken: gives one that may move to the worker after its own, if there is another; it is to show at once whether it bears that. Counted from its home, not from its waker: two that wake each other would go round and
+/// meet where they were.
+///
+/// # Safety
+/// The fiber is the caller's, has left its stack, is of this group and not bound.
+unsafe fn shake(group: &Group, control: *const Control) -> bool {
+    if !group.settings.shakes {
+        return false;
+    }
+    let seats = group.seats();
+    if seats.len() < 2 || group.is_stopping() {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    let home = unsafe { (*control).home().cast::<Seat>() };
+    let place = seats.iter().position(|seat| ptr::eq(*seat, home)).expect("a fiber's home is one of its group's workers");
+    let to = seats[(place + 1) % seats.len()];
+    // SAFETY: the caller's promise; its new home is where it is delivered to.
+    unsafe {
+        (*control).move_to(ptr::from_ref(to).cast());
+        to.deliver(control);
+    }
+    true
 }

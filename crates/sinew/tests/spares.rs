@@ -12,6 +12,9 @@ use common::{Gate, in_child, is_child, poll_until};
 use sinew::net::{TcpListener, TcpStream};
 use sinew::{Builder, Io, Queue, Runtime, RuntimeBuilder};
 
+/// Between two looks of the sentry.
+const LOOK: Duration = Duration::from_millis(1);
+
 fn described(workers: usize) -> RuntimeBuilder {
     // SAFETY: nothing that the fibers of these tests use belongs to a thread.
     unsafe { Runtime::builder().workers(workers).shake(false).migrate_started_fibers() }
@@ -27,6 +30,13 @@ fn hold(runtime: &Runtime, gate: &Gate, fibers: usize) -> Vec<sinew::JoinHandle<
         .collect();
     poll_until("all to be held", || gate.held() == fibers);
     held
+}
+
+fn compute(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
 }
 
 /// Workers that are neither held nor sit out.
@@ -77,13 +87,7 @@ fn those_that_are_idle_sit_out_too() {
     for _ in 0..3 {
         let gate = Gate::default();
         let held = hold(&runtime, &gate, 10);
-        let computes = || {
-            let end = Instant::now() + Duration::from_micros(1500);
-            while Instant::now() < end {
-                std::hint::spin_loop();
-            }
-        };
-        let more: Vec<_> = (0..40).map(|_| runtime.spawn(computes)).collect();
+        let more: Vec<_> = (0..40).map(|_| runtime.spawn(|| compute(LOOK * 3 / 2))).collect();
         more.into_iter().for_each(|fiber| fiber.join().unwrap());
         poll_until("all on duty to be idle", || {
             let group = group(&runtime);
@@ -198,6 +202,27 @@ fn a_shutdown_ends_those_that_sit_out() {
     runtime.run(sinew::yield_now);
     poll_until("the sentry to be there", || group(&runtime).sitting_out != 0 || group(&runtime).workers == 2);
     drop(runtime);
+}
+
+/// Claim: a worker that runs short fibers to their ends, one after the other, is not taken for one that is held. In the best of some tries: the kernel, too, may keep a worker from its CPU.
+#[test]
+fn whoever_ends_fibers_is_not_held() {
+    let runtime = described(1).spare_workers(1).build().unwrap();
+    let sees_held = || {
+        compute(LOOK / 5);
+        sinew::metrics().groups[0].held != 0
+    };
+    let try_once = || {
+        runtime.run(|| {
+            let children: Vec<_> = (0..200).map(|_| sinew::spawn(sees_held)).collect();
+            children.into_iter().map(|child| usize::from(child.join().unwrap())).sum::<usize>()
+        })
+    };
+    let mut counts = Vec::new();
+    while counts.last().is_none_or(|&count| count > 10) {
+        assert!(counts.len() < 100, "of 200 children so many saw a worker that was held: {counts:?}");
+        counts.push(try_once());
+    }
 }
 
 /// Claim: nobody comes where everything that waits is waited for elsewhere: fibers that block all workers, and others that are not ready.

@@ -2,7 +2,7 @@
 //!
 //! Where started fibers may move, a worker that one of them holds, by computing or by blocking the thread, need not hold the others: a *spare* stands in for it. So a group is to have as many workers on duty as
 //! it has been given, or as are held, whatever holds the rest (`Group::wanted`). Who is too many when a held one comes back sits out: it sleeps, and is none of the idle ones, whom new work wakes.
-//! Of those that sit out one is the *sentry* (`worker/bench.rs`): while nobody is idle it looks, a thousand times a second, who has not switched since its last look, and stands in itself if too few are left; another
+//! Of those that sit out one is the *sentry* (`worker/bench.rs`): while nobody is idle it looks, a thousand times a second, who has neither switched nor ended a fiber since its last look, and stands in itself if too few are left; another
 //! is the sentry then. While somebody is idle it dozes; who leaves the idle ones, and leaves none there, rouses it.
 //!
 //! Rejected: as many workers more from the start (hogs fill these too, and all others are then woken in vain); a thread that only watches, and wakes a spare (one wake more in each case, and a second kind of thread); to have the one

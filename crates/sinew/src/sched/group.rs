@@ -196,6 +196,12 @@ impl Counters {
         [latency, start_latency, wake_cost].into_iter().for_each(Histogram::reset);
     }
 
+    /// What changes whenever its worker goes from fiber to fiber by way of its loop, or ends one. Both only grow, so two sums are equal if nothing has changed.
+    #[inline]
+    pub(crate) fn progress(&self) -> u64 {
+        self.switches.load(Relaxed).wrapping_add(self.ended.load(Relaxed))
+    }
+
     /// The worker comes, and is busy.
     pub(crate) fn begin(&self, now_ns: u64) {
         self.busy.store(now_ns, Relaxed);

@@ -12,7 +12,7 @@ use crate::sched::duty::Call;
 use crate::sched::group::{Rest, Seat, add, steal_one};
 use crate::sched::slot::ASLEEP;
 
-/// Between two looks of the sentry: who has not switched in that time is held. A look is a sleep and a wake of a thread (12 to 20 us of CPU time on a virtual machine, see `rest.rs`), and there are none while anybody is idle.
+/// Between two looks of the sentry: who has neither switched nor ended a fiber in that time is held. A look is a sleep and a wake of a thread (12 to 20 us of CPU time on a virtual machine, see `rest.rs`), and there are none while anybody is idle.
 /// Arbitrary: as long as a fiber that was woken last may wait for a worker that runs another (`WATCH_NS`).
 const LOOK_NS: u64 = 1_000_000;
 /// Looks at which somebody was idle before it dozes: to be roused from that is a system call of who leaves the idle ones. Arbitrary: 60 a second at most.
@@ -27,7 +27,7 @@ struct Sentry {
     due_ns: u64,
     /// Looks in a row at which somebody was idle.
     calm: u32,
-    /// Switches of each worker at the last look, if it was on duty and nobody was idle then.
+    /// How far each worker had come at the last look, if it was on duty and nobody was idle then.
     seen: [Option<u64>; WORKERS_MAX],
 }
 
@@ -168,11 +168,11 @@ impl Worker {
         sentry.calm = 0;
         let off = group.duty.bench().bits() | group.duty.held().bits();
         for (worker, seat) in group.seats().iter().enumerate() {
-            let switches = (off & 1 << worker == 0).then(|| seat.counters.switches.load(Relaxed));
-            if switches.is_some() && switches == sentry.seen[worker] {
+            let progress = (off & 1 << worker == 0).then(|| seat.counters.progress());
+            if progress.is_some() && progress == sentry.seen[worker] {
                 group.duty.note_held(worker);
             }
-            sentry.seen[worker] = switches;
+            sentry.seen[worker] = progress;
         }
         let waits_at = |seat: &&'static Seat| !seat.next.load(Relaxed).is_null();
         group.duty.on(group.seats().len()) < group.wanted()

@@ -378,32 +378,32 @@ impl Beat {
     }
 }
 
-/// A worker that may be held by one of its fibers, which computes or blocks the thread: it had switched so often when it was first seen.
+/// A worker that may be held by one of its fibers, which computes or blocks the thread: it had come so far when it was first seen.
 #[derive(Clone, Copy)]
 pub(super) struct Suspect {
     /// Its group and its place there, as one number.
     pub(super) place: usize,
     seat: &'static Seat,
-    switches: u64,
+    progress: u64,
 }
 
 impl Suspect {
     fn of(place: usize, seat: &'static Seat) -> Self {
-        Self { place, seat, switches: seat.counters.switches.load(Relaxed) }
+        Self { place, seat, progress: seat.counters.progress() }
     }
 
     fn group(&self) -> usize {
         self.place / WORKERS_MAX
     }
 
-    /// Whether it has not switched since, and has not run the fiber that it woke last.
+    /// Whether it has come no further since, and has not run the fiber that it woke last.
     fn is_stuck(&self) -> bool {
         !self.seat.next.load(Relaxed).is_null() && self.is_held()
     }
 
-    /// Whether it has not switched since. A relaxed look: if it has just done so, a fiber is taken that it would have come to, and that is all.
+    /// Whether it has come no further since. A relaxed look: if it has just done so, a fiber is taken that it would have come to, and that is all.
     fn is_held(&self) -> bool {
-        self.seat.counters.switches.load(Relaxed) == self.switches
+        self.seat.counters.progress() == self.progress
     }
 
     /// The fiber that it woke last, if that has not run.

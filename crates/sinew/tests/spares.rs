@@ -225,6 +225,36 @@ fn whoever_ends_fibers_is_not_held() {
     }
 }
 
+/// Claim: fibers that sleep keep no spare on duty, be it again and again or for long, once those that were held have come back.
+#[test]
+fn sleepers_keep_no_spare_on_duty() {
+    for sleep in [LOOK, Duration::from_secs(600)] {
+        let runtime = described(2).build().unwrap();
+        let gate = Gate::default();
+        let held = hold(&runtime, &gate, 8);
+        let begun = Arc::new(AtomicUsize::new(0));
+        let sleepers: Vec<_> = (0..40)
+            .map(|_| {
+                let begun = begun.clone();
+                runtime.spawn(move || {
+                    // So that they do not all begin on one worker.
+                    compute(LOOK * 3 / 2);
+                    begun.fetch_add(1, SeqCst);
+                    while !sinew::cancelled() {
+                        sinew::sleep(sleep);
+                    }
+                })
+            })
+            .collect();
+        poll_until("all to sleep", || begun.load(SeqCst) == 40);
+        gate.open();
+        held.into_iter().for_each(|fiber| fiber.join().unwrap());
+        poll_until("two to be on duty", || group(&runtime).held == 0 && on_duty(&runtime) == 2);
+        runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+        sleepers.into_iter().for_each(|fiber| fiber.join().unwrap());
+    }
+}
+
 /// Claim: nobody comes where everything that waits is waited for elsewhere: fibers that block all workers, and others that are not ready.
 #[test]
 fn nobody_stands_in_where_there_is_nothing_to_do() {

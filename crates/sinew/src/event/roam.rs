@@ -3,6 +3,7 @@
 //! A fiber that stays waits at its own worker's source, and for that worker. One that may move is not to stand behind a fiber that computes: whichever worker looks here gets it. (A ring cannot be
 //! shared so: it answers the thread that asked.) Its deadlines are kept here too, under a lock, and the earliest of them is an alarm in the instance: to those who look it is one more thing that
 //! has come. (In the timers of the worker where it waits, which that worker alone may touch, they would bind it to that one, and come late themselves if it is held.)
+//! Fibers that may move and wait on a spare, for whatever it be, have their deadlines here too: it may sit out meanwhile.
 //!
 //! # Who looks
 //! Every worker that runs fibers or polls, from time to time. Of those that sleep one, the *lookout*: it sleeps in its own source, which watches this instance too. When it has got up to run something,
@@ -155,7 +156,7 @@ impl Roam {
         self.waits.fetch_add(1, Relaxed) == 0
     }
 
-    /// One does no longer. By who claims it for what has come or for its deadline, and by the fiber itself if a cancel has ended its wait.
+    /// One does no longer. By who claims it for what has come or for its deadline, and by the fiber itself if anything else has ended its wait.
     pub(crate) fn end_wait(&self) {
         self.waits.fetch_sub(1, Relaxed);
     }

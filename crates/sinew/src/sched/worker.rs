@@ -977,6 +977,10 @@ impl Worker {
     /// As `suspend`; and `entry` is a new one for `me`, which stays in place until this returns.
     #[inline(always)]
     unsafe fn suspend_with(&self, me: &Control, entry: &Entry, deadline_ns: u64) -> Cause {
+        if me.may_move() && self.group().is_spare(self.index) && self.group().roam.instance().is_ok() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.suspend_on_spare(me, entry, deadline_ns) };
+        }
         let was_bound = me.may_move() && me.set_bound(true);
         // SAFETY: the caller's promise; I1, I2. One that may move is bound meanwhile, so the timers are the same.
         unsafe {
@@ -985,6 +989,30 @@ impl Worker {
             (*self.timers.get()).disarm(entry);
             if me.may_move() {
                 me.set_bound(was_bound);
+            }
+            cause
+        }
+    }
+
+    /// As `suspend_with`, by one that may move and is on a spare: its deadline is kept at the group's roam, which is open, so that the spare may sit out meanwhile.
+    ///
+    /// # Safety
+    /// As `suspend_with`.
+    #[inline(never)]
+    unsafe fn suspend_on_spare(&self, me: &Control, entry: &Entry, deadline_ns: u64) -> Cause {
+        let group = self.group();
+        if group.roam.begin_wait() {
+            group.call_lookout();
+        }
+        // SAFETY: the caller's promise. The fiber counts as one that waits there, and takes the deadline out before it goes on, unless that has ended the wait (`roam.rs`, I2). A group is there while any fiber of its runtime is,
+        // wherever that goes on.
+        unsafe {
+            group.roam.arm(entry, deadline_ns);
+            let cause = self.suspend(me);
+            if cause != Cause::TimedOut {
+                group.roam.disarm(entry);
+                // Who finds its deadline counts it out; nobody else does.
+                group.roam.end_wait();
             }
             cause
         }

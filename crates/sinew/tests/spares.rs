@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -89,9 +90,9 @@ fn those_that_are_idle_sit_out_too() {
         let held = hold(&runtime, &gate, 10);
         let more: Vec<_> = (0..40).map(|_| runtime.spawn(|| compute(LOOK * 3 / 2))).collect();
         more.into_iter().for_each(|fiber| fiber.join().unwrap());
-        poll_until("all on duty to be idle", || {
+        poll_until("all others to be idle", || {
             let group = group(&runtime);
-            group.workers == (group.sleeping | group.sitting_out | group.held).count_ones() as usize
+            group.workers == 10 + (group.sleeping | group.sitting_out).count_ones() as usize
         });
         gate.open();
         held.into_iter().for_each(|fiber| fiber.join().unwrap());
@@ -196,11 +197,30 @@ fn a_shutdown_ends_those_that_sit_out() {
     shutdown.join().unwrap();
     assert_eq!(end.recv(), Ok(()));
     held.into_iter().for_each(|fiber| fiber.join().unwrap());
-    // One whose spares have never come, and one whose sentry dozes.
+    // One whose spares have never come.
     drop(described(1).build().unwrap());
+}
+
+/// Claim: the end of a runtime wakes a sentry that dozes, and has no next look.
+#[test]
+fn a_shutdown_wakes_the_sentry() {
     let runtime = described(2).build().unwrap();
-    runtime.run(sinew::yield_now);
-    poll_until("the sentry to be there", || group(&runtime).sitting_out != 0 || group(&runtime).workers == 2);
+    let gate = Gate::default();
+    let held = hold(&runtime, &gate, 2);
+    // More than one, if one stood in for a worker that the kernel had kept from its CPU.
+    poll_until("the sentry to be there", || group(&runtime).workers >= 3);
+    gate.open();
+    held.into_iter().for_each(|fiber| fiber.join().unwrap());
+    poll_until("the sentry to sit out", || group(&runtime).sitting_out != 0 && on_duty(&runtime) == 2);
+    // While it looks it lies down a thousand times a second; nobody else does.
+    let last = Cell::new((0, Instant::now()));
+    poll_until("the sentry to doze", || {
+        let sleeps = runtime.metrics().workers.iter().map(|worker| worker.sleeps).sum::<u64>();
+        if sleeps != last.get().0 {
+            last.set((sleeps, Instant::now()));
+        }
+        last.get().1.elapsed() >= 30 * LOOK
+    });
     drop(runtime);
 }
 

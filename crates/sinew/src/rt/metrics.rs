@@ -100,7 +100,7 @@ pub struct GroupMetrics {
     pub wakes_by_nobody: u64,
     /// Its workers that poll, as bits.
     pub spinning: u64,
-    /// Its workers that sleep, as bits.
+    /// Its workers that sleep and are woken for work, as bits: not those that [sit out](Self::sitting_out).
     pub sleeping: u64,
     /// What its workers stole from other groups, for each that they may steal from.
     pub thefts: Vec<Theft>,
@@ -136,7 +136,7 @@ pub struct WorkerMetrics {
     pub moving: usize,
     /// Times a fiber was switched to.
     pub switches: u64,
-    /// Times it slept.
+    /// Times it slept, also while it sat out.
     pub sleeps: u64,
     /// Fibers that it moved to its group's queue because its own was full.
     pub overflowed: u64,
@@ -155,13 +155,13 @@ pub struct WorkerMetrics {
     pub steals: u64,
     /// How long it has polled for work.
     pub spun: Duration,
-    /// How long it has slept.
+    /// How long it has slept, also while it sat out.
     pub slept: Duration,
     /// The share of its life in which it did neither, from 0 to 1.
     pub busy: f64,
     /// Whether it polls for work now.
     pub spinning: bool,
-    /// Whether it sleeps now.
+    /// Whether it sleeps now, and is woken for work: not if it [sits out](GroupMetrics::sitting_out).
     pub sleeping: bool,
     /// How its fibers wait for I/O, [`Io::Uring`] or [`Io::Epoll`]; `None` before one of them has.
     pub io: Option<Io>,

@@ -1,7 +1,7 @@
 //! The ring: operations handed to the kernel, which says when each is done.
 //!
 //! Fibers only put their operations into the ring's memory; one system call per turn of the worker's loop hands over those of all fibers, and the one that puts an idle worker to sleep does so
-//! too. The result of an operation goes straight into the frame that waits for it.
+//! too. The result of an operation goes straight to the fiber that waits for it.
 //!
 //! # Flags
 //! `SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG`: completions are not forced upon a running worker by interrupts, but posted when it asks for them; a flag in memory says that there are some. Until then
@@ -9,7 +9,7 @@
 //! one of two noisy sets of runs (docs/uring.md).
 //!
 //! # Invariants
-//! I1. `user_data` is the address of a [`Completion`] in a frame that waits until its result is there (law E2), or one of the small numbers below, which nobody waits for.
+//! I1. `user_data` is the address of a [`Completion`] in the block, or a frame, of a fiber that waits until its result is there (law E2), or one of the small numbers below, which nobody waits for.
 //! I2. An operation that was put into the ring is told to the kernel before the worker sleeps.
 
 use std::cell::Cell;
@@ -47,7 +47,7 @@ const ENTER_EXT_ARG: u32 = 1 << 3;
 /// The worker's sleep is no wait for a disk: without it every idle worker counts as one, and top shows a busy machine.
 const ENTER_NO_IOWAIT: u32 = 1 << 7;
 
-/// What an operation came to, in the frame that waits for it.
+/// What an operation came to, with the fiber that waits for it.
 pub(crate) struct Completion {
     control: *const Control,
     result: Cell<Option<i32>>,
@@ -57,6 +57,19 @@ impl Completion {
     /// For an operation of the caller, whose control block this is.
     pub(crate) fn new(control: &Control) -> Self {
         Self { control, result: Cell::new(None) }
+    }
+
+    /// As `new`, in the caller's block. In its frame each answer that is read would miss the cache, the TLB and the page table, and the claim that follows would wait for that.
+    ///
+    /// # Safety
+    /// As [`Control::new_deadline`].
+    pub(crate) unsafe fn new_in_block(control: &Control) -> &Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let place = control.beside_deadline::<Self>();
+            place.write(Self::new(control));
+            &*place
+        }
     }
 
     /// What the kernel said; `None` until then.
@@ -245,7 +258,7 @@ impl Uring {
                 ROAM => roam_has_come = true,
                 key => {
                     let completion = key as *const Completion;
-                    // SAFETY: I1 - the frame waits until its result is there, so both it and its fiber's block are alive. It is a fiber of this worker (F5), whom
+                    // SAFETY: I1 - the fiber waits until its result is there, so it and its block are alive. It is a fiber of this worker (F5), whom
                     // another cause may have claimed, and queued, already.
                     unsafe {
                         (*completion).result.set(Some(entry.result()));

@@ -5,7 +5,7 @@
 //!  line 0   link, sp, home, stack, deepest, id, state, why, join, references, marks   scheduling: all that a switch or a wake touches
 //!  line 1   what to run, name, spawn site, watcher, frames, locals                    touched at spawn and end
 //!  line 2   the closure until the first run, then the outcome                         64 bytes, larger ones in a box
-//!           between them the deadline of a wait; a wait after the outcome, of a foreign waker, has it in its frame
+//!           between them the deadline of a wait and the ring's answer; a wait after the outcome, of a foreign waker, has them in its frame
 //! ```
 //! A block is not in its stack: walking a queue would miss the TLB once per fiber, and blocks at the same offset of their stacks would share a handful
 //! of cache sets.
@@ -53,6 +53,9 @@ use why::Why;
 
 /// Bytes of a closure or an outcome that fit into the control block.
 pub(crate) const INLINE_BYTES: usize = 64;
+
+/// Those of them that the deadline of a wait has, while neither is there; what else others look for has the rest.
+const DEADLINE_BYTES: usize = 40;
 
 /// One wake in so many of each fiber is timed: a clock read costs more than a yield.
 const SAMPLE_EVERY: u8 = 64;
@@ -702,13 +705,23 @@ impl Control {
     /// # Safety
     /// By the running fiber itself, in user code, and until that wait is over: its closure is out of the slot, and its outcome not yet in.
     pub(crate) unsafe fn new_deadline(&self) -> &Entry {
-        const { assert!(size_of::<Entry>() <= INLINE_BYTES && align_of::<Entry>() <= align_of::<Slot>()) };
+        const { assert!(size_of::<Entry>() <= DEADLINE_BYTES && align_of::<Entry>() <= align_of::<Slot>()) };
         let place = self.slot().cast::<Entry>();
         // SAFETY: the caller says that the slot is free; it is large enough.
         unsafe {
             place.write(Entry::new(ptr::from_ref(self).cast()));
             &*place
         }
+    }
+
+    /// Where a wait has room for a `T` that others look for, beside its deadline.
+    ///
+    /// # Safety
+    /// As [`new_deadline`](Self::new_deadline).
+    pub(crate) unsafe fn beside_deadline<T>(&self) -> *mut T {
+        const { assert!(size_of::<T>() <= INLINE_BYTES - DEADLINE_BYTES && align_of::<T>() <= align_of::<u64>()) };
+        // SAFETY: within the slot, at a multiple of eight.
+        unsafe { self.slot().add(DEADLINE_BYTES).cast() }
     }
 
     fn slot(&self) -> *mut u8 {

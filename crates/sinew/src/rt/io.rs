@@ -9,7 +9,7 @@
 //! many others of this turn do, or may: one system call for all of them. Everything else is tried. The measurements are in ARCHITECTURE ("Input and output").
 //!
 //! # Invariants
-//! I1. (law E2) What the ring was given, the caller's buffer and the `Completion` in this frame, stays here until the ring has answered, also when the wait was cut short: then the operation is
+//! I1. (law E2) What the ring was given, the caller's buffer and the `Completion` in its block, stays there until the ring has answered, also when the wait was cut short: then the operation is
 //!     given up, and its answer waited for, whatever it is. An answer that brings data is returned, late or not.
 //! I2. Nothing is lost: a call that fails because its caller was cancelled, or late, has done nothing.
 
@@ -543,58 +543,50 @@ fn poll_at_ring(fiber: &Caller<'_>, fd: RawFd, direction: Direction, why: At, de
     unsafe { ask_ring(fiber, &mut entry, why, deadline_ns) }.map(|told| told as libc::c_short)
 }
 
-/// Hands an operation to the ring and waits for its answer (I1).
+/// Hands an operation to the ring and waits for its answer (I1); one that was cut short, and not done, gives what cut it.
 ///
 /// # Safety
 /// What `entry` points to outlives the call, and is the kernel's until it returns.
 unsafe fn ask_ring(fiber: &Caller<'_>, entry: &mut Entry, why: At, deadline_ns: u64) -> io::Result<usize> {
-    // SAFETY: the caller's promise.
-    unsafe { hand_to_ring(fiber, entry, why, deadline_ns) }.noted(fiber.point)
-}
-
-/// What a wait for the ring's answer came to.
-struct Answer {
-    result: io::Result<usize>,
-    /// How the wait ended.
-    ended: Result<Cause, Cut>,
-}
-
-impl Answer {
-    /// Whether the operation was not done because the wait was over first.
-    fn is_cut_short(&self) -> bool {
-        matches!(&self.result, Err(error) if is_undone(error)) && !matches!(self.ended, Ok(Cause::Woken))
-    }
-
-    /// As a result, which says what cut it short; that is told to the deadline around the caller, too.
-    fn noted(self, point: &CancelPoint<'_>) -> io::Result<usize> {
-        match self.ended {
-            Err(cut) if self.is_cut_short() => Err(point.note(cut).into()),
-            Ok(Cause::TimedOut) if self.is_cut_short() => Err(would_block()),
-            _ => self.result,
+    // SAFETY: the caller's promise. A fiber that waits is in user code and has no outcome yet, so the place in its block is free until the wait is over.
+    unsafe {
+        if fiber.control.join.is_done() {
+            return ask_ring_after_end(fiber, entry, why, deadline_ns);
         }
+        ask_ring_for(fiber, entry, Completion::new_in_block(fiber.control), why, deadline_ns)
     }
 }
 
-/// As [`ask_ring`], whose result it is once it is [noted](Answer::noted).
-///
+/// As [`ask_ring`], by a fiber whose outcome is in its block: the foreign waker that is told of its end does I/O.
+#[cold]
+#[inline(never)]
+unsafe fn ask_ring_after_end(fiber: &Caller<'_>, entry: &mut Entry, why: At, deadline_ns: u64) -> io::Result<usize> {
+    // SAFETY: the caller's promise; the completion stays in this frame.
+    unsafe { ask_ring_for(fiber, entry, &Completion::new(fiber.control), why, deadline_ns) }
+}
+
 /// # Safety
-/// As [`ask_ring`].
-unsafe fn hand_to_ring(fiber: &Caller<'_>, entry: &mut Entry, why: At, deadline_ns: u64) -> Answer {
+/// As [`ask_ring`]; and `completion` is a new one, which stays in place until this returns.
+#[inline(always)]
+unsafe fn ask_ring_for(fiber: &Caller<'_>, entry: &mut Entry, completion: &Completion, why: At, deadline_ns: u64) -> io::Result<usize> {
     let Caller { point, worker, control } = fiber;
-    let completion = Completion::new(control);
-    if let Err(cut) = point.begin(Why::At(why), Ends::BY_CLAIM) {
-        return Answer { result: Err(cut.into()), ended: Ok(Cause::Woken) };
-    }
-    // SAFETY: the caller's promise, and the completion stays in this frame until it has a result; the wait has begun.
-    with_ring(worker, |ring| unsafe { ring.submit(entry, &completion) });
+    point.begin(Why::At(why), Ends::BY_CLAIM)?;
+    // SAFETY: the caller's promise; the wait has begun.
+    with_ring(worker, |ring| unsafe { ring.submit(entry, completion) });
     worker.begin_source_wait(control);
     // SAFETY: the wait was begun above; the ring's answer, a cancel or the deadline ends it.
     let ended = unsafe { point.wait_unnoted(deadline_ns) };
     if completion.result().is_none() {
-        give_up(worker, control, &completion, why);
+        give_up(worker, control, completion, why);
     }
     worker.end_source_wait(control);
-    Answer { result: completion.result().expect("its wait is over"), ended }
+    let answer = completion.result().expect("its wait is over");
+    let is_undone = matches!(&answer, Err(error) if is_undone(error));
+    match ended {
+        Err(cut) if is_undone => Err(point.note(cut).into()),
+        Ok(Cause::TimedOut) if is_undone => Err(would_block()),
+        _ => answer,
+    }
 }
 
 /// Whether the ring has not done an operation, because it was asked to give it up or for no reason of ours. What it had handed to a thread of the kernel is interrupted there.

@@ -224,27 +224,6 @@ fn a_shutdown_wakes_the_sentry() {
     drop(runtime);
 }
 
-/// Claim: a worker that runs short fibers to their ends, one after the other, is not taken for one that is held. In the best of some tries: the kernel, too, may keep a worker from its CPU.
-#[test]
-fn whoever_ends_fibers_is_not_held() {
-    let runtime = described(1).spare_workers(1).build().unwrap();
-    let sees_held = || {
-        compute(LOOK / 5);
-        sinew::metrics().groups[0].held != 0
-    };
-    let try_once = || {
-        runtime.run(|| {
-            let children: Vec<_> = (0..200).map(|_| sinew::spawn(sees_held)).collect();
-            children.into_iter().map(|child| usize::from(child.join().unwrap())).sum::<usize>()
-        })
-    };
-    let mut counts = Vec::new();
-    while counts.last().is_none_or(|&count| count > 10) {
-        assert!(counts.len() < 100, "of 200 children so many saw a worker that was held: {counts:?}");
-        counts.push(try_once());
-    }
-}
-
 /// Claim: fibers that sleep keep no spare on duty, be it again and again or for long, once those that were held have come back.
 #[test]
 fn sleepers_keep_no_spare_on_duty() {
@@ -273,21 +252,6 @@ fn sleepers_keep_no_spare_on_duty() {
         runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
         sleepers.into_iter().for_each(|fiber| fiber.join().unwrap());
     }
-}
-
-/// Claim: nobody comes where everything that waits is waited for elsewhere: fibers that block all workers, and others that are not ready.
-#[test]
-fn nobody_stands_in_where_there_is_nothing_to_do() {
-    let runtime = described(2).build().unwrap();
-    let parked = runtime.spawn(sinew::park);
-    let gate = Gate::default();
-    let held = hold(&runtime, &gate, 2);
-    poll_until("the sentry to see both", || group(&runtime).held.count_ones() == 2);
-    assert!(group(&runtime).workers <= 3, "{} workers", group(&runtime).workers);
-    parked.fiber().unpark();
-    parked.join().unwrap();
-    gate.open();
-    held.into_iter().for_each(|fiber| fiber.join().unwrap());
 }
 
 /// Claim: the environment says how many there are where the builder does not, and only where there can be any.

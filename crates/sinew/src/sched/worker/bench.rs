@@ -22,13 +22,19 @@ const CALM_LOOKS: u32 = 16;
 const CALL_ROUNDS: u32 = 128;
 
 /// What the sentry knows.
-struct Sentry {
+pub(super) struct Sentry {
     /// When it looks next; never, while it dozes.
     due_ns: u64,
     /// Looks in a row at which somebody was idle.
     calm: u32,
     /// How far each worker had come at the last look, if it was on duty and nobody was idle then.
     seen: [Option<u64>; WORKERS_MAX],
+}
+
+impl Sentry {
+    pub(super) fn new() -> Self {
+        Self { due_ns: u64::MAX, calm: 0, seen: [None; WORKERS_MAX] }
+    }
 }
 
 impl Worker {
@@ -101,7 +107,7 @@ impl Worker {
         let mut sentry = None;
         while !self.is_called_back() {
             if sentry.is_none() && duty.take_post() {
-                sentry = Some(Sentry { due_ns: u64::MAX, calm: 0, seen: [None; WORKERS_MAX] });
+                sentry = Some(Sentry::new());
             }
             self.sleep_on_bench(sentry.as_mut());
             if sentry.as_mut().is_some_and(|sentry| passed(sentry.due_ns) && self.is_needed(sentry)) {
@@ -158,7 +164,7 @@ impl Worker {
     }
 
     /// Notes who is held; whether too few are left on duty for what there is to do. By the sentry.
-    fn is_needed(&self, sentry: &mut Sentry) -> bool {
+    pub(super) fn is_needed(&self, sentry: &mut Sentry) -> bool {
         let group = self.group();
         if group.idle.is_anybody() {
             sentry.calm += 1;

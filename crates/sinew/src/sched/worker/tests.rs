@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::bench::Sentry;
 use super::moving::WATCH_NS;
 use super::search::{STEAL_MAX, STRIDES};
 use super::*;
@@ -247,4 +248,30 @@ fn the_fiber_woken_last_is_the_last_that_is_rescued() {
     let rescued = std::array::from_fn(|_| busy.rescue().cast_mut());
     assert_eq!(rescued, [moving, child, woken_last]);
     assert!(held.next.load(Relaxed).is_null());
+}
+
+/// Claim: held are those who have neither switched nor ended a fiber between two looks of the sentry, and it comes where too few are left, and only for something to do. (Fibers that end and are followed in place count as no switch: a
+/// worker that ran short ones was taken for held.)
+#[test]
+fn the_sentry_knows_who_is_held_and_where_it_is_needed() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    let groups = groups(vec![of_size(3)]);
+    let (sentry, duty) = (worker(&groups, 2), &groups.all[0].duty);
+    assert!(duty.sit_out(2, 3, 2));
+    let counters = [0, 1].map(|worker| &groups.all[0].seat(worker).counters);
+    let mut known = Sentry::new();
+    assert!(!sentry.is_needed(&mut known), "at its first look it cannot know");
+    add(&counters[0].switches, 1);
+    add(&counters[1].ended, 1);
+    assert!(!sentry.is_needed(&mut known));
+    assert!(duty.held().is_empty(), "both have gone on");
+    assert!(!sentry.is_needed(&mut known), "there is nothing to do");
+    assert_eq!(duty.held().bits(), 0b11);
+    duty.come_back(1);
+    assert_eq!(duty.held().bits(), 0b01);
+    fill(&groups.all[0].seat(0).children, &fibers::<1>());
+    assert!(sentry.is_needed(&mut known), "one is left on duty where three are to be");
+    drain(&groups.all[0].seat(0).children);
 }

@@ -565,6 +565,8 @@ fn a_million_armed_timers_are_cheap_and_leave_nothing() {
     let (sender, receiver) = channel();
     Timer::after(MILLI, move || sender.send(()).unwrap()).detach();
     assert_eq!(receiver.iter().count(), 1);
+    // A worker that begins late brings its own wheel with it.
+    until(|| sinew::metrics().workers.iter().all(|worker| worker.sleeps != 0));
     let stacks = sinew::metrics().stacks;
     let before = bytes();
     let timers = arm(TIMERS);

@@ -289,9 +289,10 @@ impl<T> Drop for Receiver<T> {
         let mut unread = std::mem::take(&mut inside.kept);
         drop(inside);
         unread.clear();
-        // Its room is the channel's, so that no send takes memory under the lock; unless one has come meanwhile, for a new receiver.
+        // Its room is the channel's, so that no send takes memory under the lock; but for what was sent meanwhile, to a new receiver.
         let mut inside = self.channel.inside.lock();
-        if inside.kept.capacity() == 0 {
+        if inside.kept.capacity() < unread.capacity() {
+            unread.extend(inside.kept.drain(..));
             std::mem::swap(&mut inside.kept, &mut unread);
         }
     }
@@ -439,5 +440,31 @@ mod tests {
         let held = channel.inside.lock();
         assert!(fork::child_does(|| drop((sender, receiver))));
         forget(held);
+    }
+
+    /// As it is dropped it sends another message, to a receiver of its own.
+    struct Last(Option<Sender<Last>>);
+
+    impl Drop for Last {
+        fn drop(&mut self) {
+            if let Some(sender) = self.0.take() {
+                forget(sender.subscribe());
+                assert!(sender.send(Last(None)).is_ok());
+            }
+        }
+    }
+
+    // What is kept is dropped outside the lock, and others may send meanwhile.
+    #[test]
+    fn the_room_stays_though_others_send_while_messages_are_dropped() {
+        if !AS_IN_MEMORY {
+            return;
+        }
+        let (sender, receiver) = broadcast(1000);
+        assert!(sender.send(Last(Some(sender.clone()))).is_ok());
+        drop(receiver);
+        let inside = sender.channel.inside.lock();
+        assert_eq!(inside.kept.len(), 1);
+        assert!(inside.kept.capacity() >= 1000, "room for {} of 1000", inside.kept.capacity());
     }
 }

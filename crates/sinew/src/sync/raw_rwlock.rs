@@ -257,12 +257,13 @@ impl RawRwLock {
         if self.spin(side) || (!may_wait() && self.try_slowly(side)) {
             return true;
         }
-        let mut comes = Comes::Newly;
+        let (mut comes, mut has_yielded) = (Comes::Newly, false);
         let me = Me::to_wait();
         let waiter = Waiter::new(me.control(), Note { since_ns: clock::now_ns(), handed: Cell::new(false) });
         loop {
             let mut inside = self.lock.lock();
-            match inside.enter(side, comes) {
+            // Who has yielded has let others come, but has not queued before: it gets no place in front.
+            match inside.enter(side, if has_yielded && comes == Comes::Newly { Comes::Again } else { comes }) {
                 Enter::Entered => return true,
                 Enter::Due if inside.state & OWNERS == 0 => {
                     // Whoever was told to try does not come, and others behind it have lost their patience: they have it, and this one looks again.
@@ -272,7 +273,7 @@ impl RawRwLock {
                 Enter::LetsThemCome => {
                     drop(inside);
                     yield_now();
-                    comes = Comes::Again;
+                    has_yielded = true;
                     continue;
                 }
                 Enter::Taken | Enter::NotItsTurn | Enter::Due => {}
@@ -438,7 +439,8 @@ impl Turns for Inside<'_, Queues> {
             if self.state & WOKEN != 0 && overtaken_ns >= TURN_NS && comes != Comes::Passing && !joins {
                 return Enter::NotItsTurn;
             }
-            if keeps_back && joins && comes == Comes::Newly && is_free(self.state, side) {
+            // Who unwinds is not switched away for the sake of others: std counts panics by thread.
+            if keeps_back && joins && comes == Comes::Newly && is_free(self.state, side) && !std::thread::panicking() {
                 return Enter::LetsThemCome;
             }
             self.state &= !OVERTAKEN_MAX;

@@ -234,6 +234,8 @@ impl Semaphore {
     fn give_slowly(&self, permits: u32) {
         // In a forked child somebody may be inside for ever, and nobody who waits is there.
         if fork::is_child() {
+            let given = |state: u32| (state & !WAITED) + permits * PERMIT;
+            self.monitor.change(|state| (state / PERMIT + permits <= MAX_PERMITS).then(|| given(state)));
             return;
         }
         let mut inside = self.monitor.lock();
@@ -368,5 +370,20 @@ mod tests {
         let inside = semaphore.monitor.lock();
         assert!(fork::child_does(|| drop((permit, kept))));
         drop(inside);
+    }
+
+    // Others wait, which a child does not care for.
+    #[test]
+    fn a_forked_child_has_the_permits_that_it_gave_back() {
+        if !AS_IN_MEMORY {
+            return;
+        }
+        let semaphore = Semaphore::new(1);
+        let permit = semaphore.acquire();
+        semaphore.monitor.change(|state| Some(state | WAITED));
+        assert!(fork::child_does(|| {
+            drop(permit);
+            assert!(semaphore.try_acquire().is_some());
+        }));
     }
 }

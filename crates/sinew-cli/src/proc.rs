@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::path::Path;
 
 /// Memory that this process occupies now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +40,19 @@ pub(crate) fn mappings() -> io::Result<usize> {
     Ok(fs::read_to_string("/proc/self/maps")?.lines().count())
 }
 
-/// Descriptors that this process has open.
+/// Open descriptors of this process, but for event counters.
 ///
 /// # Errors
 /// If `/proc/self/fd` cannot be read.
 pub(crate) fn descriptors() -> io::Result<usize> {
+    let mut count: usize = 0;
+    for entry in fs::read_dir("/proc/self/fd")? {
+        // One that was closed since it was listed counts for nothing.
+        let what = fs::read_link(entry?.path());
+        count += usize::from(what.is_ok_and(|what| what != Path::new("anon_inode:[eventfd]")));
+    }
     // One of them is that of the listing itself.
-    Ok(fs::read_dir("/proc/self/fd")?.count().saturating_sub(1))
+    Ok(count.saturating_sub(1))
 }
 
 /// A field of `status` as in `VmRSS:    1234 kB`.

@@ -1,4 +1,4 @@
-//! A worker's unstarted children: it takes the newest, other workers steal the oldest. Also its ready fibers that may move: there it takes the oldest itself, as a thief does.
+//! A worker's unstarted children: it takes the newest, other workers steal the oldest. Also its ready fibers that may move: there it takes the oldest itself.
 //!
 //! Newest first keeps fork-join trees small (depth, not breadth, is alive at once); stealing the oldest takes the largest subtrees away. The
 //! algorithm is Chase and Lev's with the fences of Lê, Pop, Cohen and Zappa Nardelli (PPoPP 2013). The ring is fixed: a push that finds it full gives
@@ -15,7 +15,6 @@
 //! The owner's "lower `newest`, look at `oldest`" against the thief's "look at `oldest`, look at `newest`" is store-then-load on
 //! both sides: the two SeqCst fences make at least one of them see the other, so the last item goes to one of them.
 
-use std::array;
 use std::ptr;
 
 use super::atomic::{AcqRel, Acquire, AtomicPtr, AtomicUsize, FENCED, Relaxed, Release, SeqCst, fence};
@@ -36,13 +35,16 @@ pub(crate) enum Stolen<T> {
 pub(crate) struct Deque<T, const N: usize> {
     newest: AtomicUsize,
     oldest: AtomicUsize,
-    slots: [AtomicPtr<T>; N],
+    /// Not in place: it may be large, and is made on stacks that are small.
+    slots: Box<[AtomicPtr<T>; N]>,
 }
 
 impl<T, const N: usize> Deque<T, N> {
     pub(crate) fn new() -> Self {
         const { assert!(N.is_power_of_two()) };
-        Self { newest: AtomicUsize::new(0), oldest: AtomicUsize::new(0), slots: array::from_fn(|_| AtomicPtr::new(ptr::null_mut())) }
+        let slots: Box<[AtomicPtr<T>]> = (0..N).map(|_| AtomicPtr::new(ptr::null_mut())).collect();
+        let slots = slots.try_into().unwrap_or_else(|_| unreachable!("there are N slots"));
+        Self { newest: AtomicUsize::new(0), oldest: AtomicUsize::new(0), slots }
     }
 
     /// Adds the newest item; `false` if there is no room. Owner only.
@@ -103,7 +105,31 @@ impl<T, const N: usize> Deque<T, N> {
         self.slots[newest.wrapping_sub(1) % N].load(Relaxed) == wanted && self.pop() == wanted
     }
 
-    /// Takes the oldest item. Any thread, the owner too.
+    /// Takes the oldest item; null if there is none. Owner only: it has moved `newest` itself, so nothing has to be fenced, and has written the slot.
+    #[inline]
+    pub(crate) fn pop_oldest(&self) -> *mut T {
+        let newest = self.newest.load(Relaxed);
+        let mut oldest = self.oldest.load(Relaxed);
+        while oldest != newest {
+            // Relaxed: it carries nothing of its own, and what a thief's exchange before it releases it passes on to the Acquire in `push`.
+            match self.oldest.compare_exchange_weak(oldest, oldest.wrapping_add(1), Relaxed, Relaxed) {
+                Ok(_) => return self.slots[oldest % N].load(Relaxed),
+                Err(now) => oldest = now,
+            }
+        }
+        ptr::null_mut()
+    }
+
+    /// The oldest item and the one after it, or null. Owner only; thieves may have both by the time it looks at them.
+    #[inline]
+    pub(crate) fn oldest_two(&self) -> [*mut T; 2] {
+        let oldest = self.oldest.load(Relaxed);
+        let items = self.newest.load(Relaxed).wrapping_sub(oldest);
+        let item = |at: usize| if at < items { self.slots[oldest.wrapping_add(at) % N].load(Relaxed) } else { ptr::null_mut() };
+        [item(0), item(1)]
+    }
+
+    /// Takes the oldest item. Any thread.
     pub(crate) fn steal(&self) -> Stolen<T> {
         // Acquire: orders this look before the one at `newest` in the owner's eyes.
         let oldest = self.oldest.load(Acquire);

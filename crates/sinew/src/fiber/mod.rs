@@ -36,6 +36,7 @@ use std::fmt;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::panic::Location;
 use std::ptr;
+use std::sync::atomic as plain;
 use std::task::{RawWakerVTable, Waker};
 
 use crate::base::atomic::{AS_IN_MEMORY, AtomicPtr, AtomicU32, AtomicUsize, Relaxed};
@@ -118,8 +119,8 @@ type PackedWatcher = (*const (), Option<&'static RawWakerVTable>);
 #[repr(C, align(64))]
 pub(crate) struct Control {
     link: AtomicPtr<Control>,
-    /// Where it goes on; null until the first run.
-    sp: Cell<*mut u8>,
+    /// Where it goes on; null until the first run. Atomic, since a worker asks the cache for the stack of a fiber that a thief may have taken meanwhile; to that it is a hint. What a switch stores there is one store of a word.
+    sp: plain::AtomicPtr<u8>,
     /// The worker it is settled on, as `sched` knows it; null until the first run, and for threads. Atomic, since a shutdown looks at all blocks.
     home: AtomicPtr<()>,
     /// Atomic, as `deepest`, since a handle may ask for them from any thread; written by its worker alone.
@@ -270,7 +271,7 @@ impl Control {
     fn vacant(index: u32) -> Self {
         Self {
             link: AtomicPtr::new(ptr::null_mut()),
-            sp: Cell::new(ptr::null_mut()),
+            sp: plain::AtomicPtr::new(ptr::null_mut()),
             home: AtomicPtr::new(ptr::null_mut()),
             stack_bottom: AtomicUsize::new(0),
             index,
@@ -308,7 +309,7 @@ impl Control {
         site: &'static Location<'static>,
         root: *const Frame,
     ) {
-        self.sp.set(ptr::null_mut());
+        self.sp.store(ptr::null_mut(), Relaxed);
         self.home.store(ptr::null_mut(), Relaxed);
         self.state.reset();
         self.join.reset();
@@ -461,12 +462,12 @@ impl Control {
     /// Whether it has run.
     #[inline]
     pub(crate) fn is_started(&self) -> bool {
-        !self.sp.get().is_null()
+        !self.sp().is_null()
     }
 
     #[inline]
     pub(crate) fn sp(&self) -> *mut u8 {
-        self.sp.get()
+        self.sp.load(Relaxed)
     }
 
     /// Where a switch away from this fiber stores its place.
@@ -484,7 +485,7 @@ impl Control {
     pub(crate) fn settle(&self, home: *const (), stack: Stack, sp: *mut u8) {
         debug_assert_eq!(self.stack_class(), stack.class(), "a stack of another size than asked for");
         self.home.store(home.cast_mut(), Relaxed);
-        self.sp.set(sp);
+        self.sp.store(sp, Relaxed);
         self.stack_bottom.store(stack.bottom(), Relaxed);
     }
 

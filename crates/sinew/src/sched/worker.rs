@@ -245,6 +245,8 @@ pub(crate) struct Worker {
     child_next: Cell<bool>,
     /// And among its own: those that may move, before those that stay.
     moving_next: Cell<bool>,
+    /// Whether fibers that may move found no room here, and may still wait in the group's queue.
+    spills: Cell<bool>,
     /// Fibers run since it last looked there.
     ticks: Cell<u32>,
     /// Times in a row that the one woken last went first.
@@ -315,6 +317,7 @@ impl Worker {
             others_had: Cell::new(false),
             child_next: Cell::new(false),
             moving_next: Cell::new(false),
+            spills: Cell::new(false),
             ticks: Cell::new(0),
             next_runs: Cell::new(0),
             passes: Cell::new(0),
@@ -632,6 +635,18 @@ impl Worker {
         control
     }
 
+    /// As `pop_ready`, for those that may move.
+    #[inline]
+    fn pop_moving(&self) -> *mut Control {
+        let control = self.seat.moving.pop_oldest();
+        let [next, after] = self.seat.moving.oldest_two();
+        // SAFETY: blocks are never unmapped, and what is read of one that a thief has taken is an atomic.
+        if let Some(next) = unsafe { next.as_ref() } {
+            fetch_ahead(next.sp(), after);
+        }
+        control
+    }
+
     /// Runs `control`, and whatever it hands over to, until one comes back to the loop.
     fn enter(&self, control: &Control) {
         if !control.is_started() {
@@ -847,7 +862,10 @@ impl Worker {
         if !me.is_held() && !self.group().settings.shakes && self.ready.is_empty() && self.may_skip_yield() {
             return;
         }
-        self.others_due.set(true);
+        if !self.has_movers() && self.ready.is_empty() {
+            // Those not yet started are whom this yield is for.
+            self.others_due.set(true);
+        }
         // SAFETY: F1 - a running fiber is in no list.
         unsafe { self.make_way(me) };
     }
@@ -1239,7 +1257,7 @@ pub(crate) fn passed(deadline_ns: u64) -> bool {
     deadline_ns != u64::MAX && clock::now_ns() >= deadline_ns
 }
 
-/// Asks the cache for the stack that will run next and the block after it; twice as fast with a thousand fibers (`spikes`). Not for fibers that may move: nothing was gained (docs/decisions.md).
+/// Asks the cache for the stack that will run next and the block after it; twice as fast with a thousand fibers (`spikes`).
 #[inline(always)]
 fn fetch_ahead(sp: *mut u8, block: *mut Control) {
     prefetch(sp);

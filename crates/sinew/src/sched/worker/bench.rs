@@ -88,9 +88,8 @@ impl Worker {
             is_one
         };
         give(next);
-        for deque in [&self.seat.moving, &self.seat.children] {
-            while give(steal_one(deque)) {}
-        }
+        while give(self.seat.moving.pop_oldest()) {}
+        while give(steal_one(&self.seat.children)) {}
         if !fibers.is_empty() {
             let queued = self.group().push_all(&fibers, false);
             assert!(queued, "this worker is there");

@@ -10,7 +10,7 @@ use crate::base::atomic::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::base::mask::WORKERS_MAX;
 use crate::fiber::Control;
 use crate::os::clock;
-use crate::sched::group::{Group, Seat, add, steal_one};
+use crate::sched::group::{Group, Seat, add, or_else, steal_one};
 use crate::sched::groups::GROUPS_MAX;
 use crate::sched::settings::Queue;
 
@@ -90,16 +90,21 @@ impl Worker {
         }
     }
 
-    /// As `push_moving`, and wakes nobody.
+    /// As `push_moving`, and wakes nobody. Where there is no room it queues up in the group, and so do those that come after it, until nobody waits there: so order holds.
     ///
     /// # Safety
     /// As `push_moving`.
-    unsafe fn put_moving(&self, control: *const Control) {
-        if !self.seat.moving.push(control.cast_mut()) {
-            self.spill(&self.seat.moving, false);
-            let pushed = self.seat.moving.push(control.cast_mut());
-            debug_assert!(pushed, "no room after half of them were moved");
+    pub(super) unsafe fn put_moving(&self, control: *const Control) {
+        let spills = self.spills.get() && self.group().queued() != 0;
+        if !spills && self.seat.moving.push(control.cast_mut()) {
+            self.spills.set(false);
+            return;
         }
+        self.spills.set(true);
+        add(&self.seat.counters.overflowed, 1);
+        // SAFETY: the caller's promise.
+        let queued = unsafe { self.group().put(control) };
+        assert!(queued, "this worker is there");
     }
 
     /// Whether this worker runs another fiber before it comes to one that is queued now.
@@ -417,8 +422,8 @@ impl Suspect {
 
     /// The oldest of what it has that any worker may take; null if it has nothing.
     fn rob(&self) -> *mut Control {
-        let waiting = [&self.seat.moving, &self.seat.children].into_iter().map(steal_one).find(|control| !control.is_null());
-        waiting.unwrap_or_else(|| self.take_next())
+        let queued = or_else(steal_one(&self.seat.moving), || steal_one(&self.seat.children));
+        or_else(queued, || self.take_next())
     }
 }
 

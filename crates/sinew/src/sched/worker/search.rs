@@ -8,7 +8,7 @@ use crate::base::deque::{Deque, Stolen};
 use crate::base::list::List;
 use crate::fiber::Control;
 use crate::os::clock;
-use crate::sched::group::{CHILDREN_MAX, add, steal_one};
+use crate::sched::group::{CHILDREN_MAX, add, or_else, steal_one};
 use crate::sched::settings::{Policy, Queue};
 
 /// Rounds of the loop after which the policy is turned round for one. flare's number.
@@ -118,15 +118,13 @@ impl Worker {
             return control;
         }
         self.moving_next.set(!self.moving_next.get());
-        // A theft has a fence: none where a look, of its owner's, sees nothing.
-        if self.moving_next.get() && self.seat.moving.len() != 0 {
-            let control = steal_one(&self.seat.moving);
+        if self.moving_next.get() {
+            let control = self.pop_moving();
             if !control.is_null() {
                 return control;
             }
         }
-        let control = self.pop_ready();
-        if control.is_null() && self.seat.moving.len() != 0 { steal_one(&self.seat.moving) } else { control }
+        or_else(self.pop_ready(), || self.pop_moving())
     }
 
     /// What would starve if ready fibers and the newest children always came first: the oldest of the group's queue and the oldest child, by turns.
@@ -206,7 +204,7 @@ impl Worker {
 
     fn take_share(&self) -> *const Control {
         let share = List::new();
-        let has_room = self.seat.children.len() == 0 && self.seat.moving.len() <= CHILDREN_MAX - TAKE_MAX;
+        let has_room = self.seat.children.len() == 0 && self.seat.moving.len() < TAKE_MAX;
         let takes_more = self.group().settings.queue == Queue::Stealing && has_room;
         self.group().take(if takes_more { TAKE_MAX } else { 1 }, &share);
         let first = share.pop();
@@ -286,7 +284,7 @@ impl Worker {
     }
 
     /// Takes the oldest fiber of a victim's deque, and of the rest so many that both have as much; null if it has none.
-    pub(super) fn rob(&self, from: &Deque<Control, CHILDREN_MAX>, into: &Deque<Control, CHILDREN_MAX>) -> *const Control {
+    pub(super) fn rob<const N: usize>(&self, from: &Deque<Control, N>, into: &Deque<Control, N>) -> *const Control {
         if from.len() == 0 {
             return ptr::null();
         }
@@ -319,8 +317,9 @@ impl Worker {
             let Some(control) = (unsafe { self.groups.all[victim].give_away().as_ref() }) else { continue };
             won.fetch_add(1, Relaxed);
             self.groups.all[victim].call_thief();
-            let place = if control.is_started() { &self.seat.moving } else { &self.seat.children };
-            if !place.push(ptr::from_ref(control).cast_mut()) {
+            let own = ptr::from_ref(control).cast_mut();
+            let has_room = if control.is_started() { self.seat.moving.push(own) } else { self.seat.children.push(own) };
+            if !has_room {
                 // It leaves a full deque of its own to a lighter worker.
                 // SAFETY: F1, as above.
                 let queued = unsafe { self.group().push(control, false) };
@@ -346,7 +345,7 @@ impl Worker {
         }
         let control = ptr::from_ref(control);
         if !self.seat().children.push(control.cast_mut()) {
-            self.spill(&self.seat.children, quiet);
+            self.spill(quiet);
             let pushed = self.seat().children.push(control.cast_mut());
             debug_assert!(pushed, "no room for a child after half of them were moved");
         }
@@ -359,10 +358,10 @@ impl Worker {
 
     /// Moves the oldest half of the children to the group's queue: one claim and, unless that is to be `quiet`, one wake call for all of them, and their order holds.
     #[cold]
-    pub(super) fn spill(&self, deque: &Deque<Control, CHILDREN_MAX>, quiet: bool) {
+    fn spill(&self, quiet: bool) {
         let oldest = List::new();
         while oldest.len() < CHILDREN_MAX / 2 {
-            match deque.steal() {
+            match self.seat.children.steal() {
                 // SAFETY: F1 - taken out, so it is ours and in no list.
                 Stolen::Item(control) => unsafe { oldest.push(control) },
                 Stolen::Retry => spin_loop(),

@@ -13,7 +13,7 @@ use crate::base::atomic::AS_IN_MEMORY;
 use crate::base::deque::{Deque, Stolen};
 use crate::event::source::Io;
 use crate::fiber::stack::{Class, DEFAULT_BYTES};
-use crate::sched::group::{CHILDREN_MAX, steal_one};
+use crate::sched::group::{CHILDREN_MAX, MOVING_MAX, steal_one};
 use crate::sched::groups::{Binding, Hooks};
 use crate::sched::pool::Pool;
 use crate::sched::settings::{Settings, Spin};
@@ -38,12 +38,12 @@ fn fibers<const N: usize>() -> [*mut Control; N] {
     std::array::from_fn(|_| pool::take_shared())
 }
 
-fn fill(deque: &Deque<Control, CHILDREN_MAX>, fibers: &[*mut Control]) {
+fn fill<const N: usize>(deque: &Deque<Control, N>, fibers: &[*mut Control]) {
     assert!(fibers.iter().all(|&fiber| deque.push(fiber)));
 }
 
 /// What is in a deque, the oldest first; it is empty then.
-fn drain(deque: &Deque<Control, CHILDREN_MAX>) -> Vec<*mut Control> {
+fn drain<const N: usize>(deque: &Deque<Control, N>) -> Vec<*mut Control> {
     std::iter::from_fn(|| match deque.steal() {
         Stolen::Item(fiber) => Some(fiber),
         Stolen::Empty | Stolen::Retry => None,
@@ -89,6 +89,32 @@ fn a_thief_takes_half_of_what_may_move() {
         assert_eq!(got, fibers[..taken], "of {count}");
         assert_eq!(drain(&victim.moving), fibers[taken..count], "of {count}");
     }
+}
+
+/// Claim: one that may move and finds no room at its worker queues up in the group, those that come after it do so behind it, though there is room by then, and once nobody waits there the worker's own place is used again.
+#[test]
+fn who_finds_no_room_is_not_overtaken() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    let groups = groups(vec![of_size(1)]);
+    let worker = worker(&groups, 0);
+    let own: Vec<_> = (0..MOVING_MAX).map(|_| pool::take_shared()).collect();
+    let late = fibers::<4>();
+    // SAFETY: these fibers are nobody else's, and have no stacks.
+    let put = |fiber: *mut Control| unsafe { worker.put_moving(fiber) };
+    own.iter().for_each(|&fiber| put(fiber));
+    put(late[0]);
+    assert_eq!(groups.all[0].queued(), 1);
+    assert_eq!(worker.pop_moving(), own[0]);
+    put(late[1]);
+    put(late[2]);
+    assert_eq!(groups.all[0].queued(), 3, "there is room, but others wait");
+    assert_eq!(drain(&worker.seat.moving), own[1..]);
+    let next: Vec<_> = (0..3).map(|_| worker.next().cast_mut()).collect();
+    assert_eq!(next, late[..3]);
+    put(late[3]);
+    assert_eq!((groups.all[0].queued(), drain(&worker.seat.moving)), (0, vec![late[3]]));
 }
 
 /// Claim: of unstarted fibers a thief takes one, where they are to settle: neighbours would be on one worker for life. Where they may move it takes half.

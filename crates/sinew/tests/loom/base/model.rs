@@ -225,6 +225,7 @@ fn deque_robbed() {
             Stolen::Retry => loom::thread::yield_now(),
         }
     };
+    let oldest = |deque: &Deque<Node, 4>| Some(deque.pop_oldest()).filter(|node| !node.is_null()).map(peek);
     assert!(deque.0.push(node(1)));
     let thieves: Vec<_> = (0..2)
         .map(|_| {
@@ -241,14 +242,52 @@ fn deque_robbed() {
     let mut seen = Vec::new();
     assert!(deque.0.push(node(2)));
     assert!(deque.0.push(node(3)));
-    seen.extend(take(&deque.0));
+    seen.extend(oldest(&deque.0));
     assert!(deque.0.push(node(4)));
     seen.extend(thieves.into_iter().flat_map(|thief| thief.join().unwrap()));
-    while let Some(value) = take(&deque.0) {
+    while let Some(value) = oldest(&deque.0) {
         seen.push(value);
     }
     seen.sort_unstable();
     assert_eq!(seen, [1, 2, 3, 4], "every item is taken once");
+}
+
+/// A ring of two whose owner takes the oldest and uses its place again, while a thief reads it: an item is overwritten only when its taker has it.
+fn deque_reused() {
+    let deque = Arc::new(Shared(Deque::<Node, 2>::new()));
+    assert!(deque.0.push(node(1)));
+    assert!(deque.0.push(node(2)));
+    let thief = {
+        let deque = deque.clone();
+        loom::thread::spawn(move || {
+            [(); 2].map(|()| match deque.0.steal() {
+                Stolen::Item(node) => Some(open(node)),
+                Stolen::Empty | Stolen::Retry => None,
+            })
+        })
+    };
+    let mut seen = Vec::new();
+    for next in [3, 4] {
+        let taken = deque.0.pop_oldest();
+        if !taken.is_null() {
+            seen.push(open(taken));
+        }
+        let item = node(next);
+        if !deque.0.push(item) {
+            seen.push(open(item));
+        }
+    }
+    seen.extend(thief.join().unwrap().into_iter().flatten());
+    while let Some(left) = Some(deque.0.pop_oldest()).filter(|left| !left.is_null()) {
+        seen.push(open(left));
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [1, 2, 3, 4], "every item is taken once");
+}
+
+#[test]
+fn places_of_a_deque_are_used_again_only_when_they_are_taken() {
+    check(3, deque_reused);
 }
 
 #[test]

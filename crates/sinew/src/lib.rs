@@ -18,6 +18,8 @@ pub mod signal;
 pub mod sync;
 pub mod time;
 
+pub use std::thread::available_parallelism;
+
 pub use event::source::Io;
 pub use fiber::Id;
 pub use fiber::task::NeverRan;

@@ -735,3 +735,39 @@ fn few_and_many_buffers() {
         assert_eq!(bytes[0], b'y');
     });
 }
+
+/// Claim: a loop over connections that passes over errors, as that of std's documentation, ends when its fiber is cancelled; it is told so once.
+#[test]
+fn a_loop_over_connections_ends_with_its_fiber() {
+    fn errors<T>(incoming: impl Iterator<Item = io::Result<T>>) -> usize {
+        incoming.take(1_000).filter(Result::is_err).count()
+    }
+    on_both(|| {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let path = std::os::unix::net::SocketAddr::from_abstract_name(format!("sinew-incoming-{}", sinew::current().id())).unwrap();
+        let unix = UnixListener::bind_addr(&path).unwrap();
+        for looping in [sinew::spawn(move || errors(tcp.incoming())), sinew::spawn(move || errors(unix.incoming()))] {
+            // Once it waits, or before: both must end.
+            sinew::yield_now();
+            looping.cancel();
+            assert_eq!(looping.join().unwrap(), 1);
+        }
+    });
+}
+
+/// Claim: a deadline ends a loop over connections as a cancel does; but an iterator that was told of it, and is asked again when the deadline no longer counts, goes on.
+#[test]
+fn connections_come_again_after_a_deadline() {
+    on_both(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut incoming = listener.incoming();
+        let late = sinew::timeout(Duration::from_millis(1), || assert!(incoming.next().unwrap().is_err()));
+        assert!(late.is_err());
+        let _peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(incoming.next().unwrap().is_ok());
+        let late = sinew::timeout(Duration::from_millis(1), || incoming.by_ref().take(1_000).count());
+        assert!(late.is_err());
+        let after = sinew::timeout(Duration::from_millis(1), || incoming.next().is_none());
+        assert_eq!(after, Ok(true), "it has ended, and stays so");
+    });
+}

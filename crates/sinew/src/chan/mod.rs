@@ -74,6 +74,7 @@ pub use crate::select;
 /// assert_eq!(receiver.iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
 /// numbers.join().unwrap().unwrap();
 /// ```
+#[doc(alias = "sync_channel")]
 #[track_caller]
 pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     new(Buffer::bounded(capacity))
@@ -88,6 +89,7 @@ pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
 /// sender.send("b").unwrap();
 /// assert_eq!((receiver.recv(), receiver.recv()), (Ok("a"), Ok("b")));
 /// ```
+#[doc(alias = "channel")]
 pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
     new(Buffer::unbounded())
 }

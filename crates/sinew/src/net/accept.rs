@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::event::source;
 use crate::fiber::why::At;
+use crate::rt::cancel::cancelled;
 use crate::rt::io::{Call, Descriptor, Direction, perform};
 use crate::rt::pauses::{Pauses, Shortage};
 
@@ -40,6 +41,34 @@ pub(super) fn accept_by<S: AsFd, T>(listener: &Descriptor<S>, take: fn(&S) -> io
             }
             done => return done,
         }
+    }
+}
+
+/// How far an iterator over connections has come. std's are endless; but a loop that passes over errors, as its documentation has one, would then never end in a fiber that is cancelled.
+#[derive(Debug, Default)]
+pub(super) enum Incoming {
+    #[default]
+    Open,
+    /// A cancel or a deadline has made the last one fail.
+    Cut,
+    Ended,
+}
+
+impl Incoming {
+    /// The next connection; none where the caller has been told before that it is cancelled, or past its deadline, and still is.
+    #[track_caller]
+    pub(super) fn next<T>(&mut self, accept: impl FnOnce() -> io::Result<T>) -> Option<io::Result<T>> {
+        match self {
+            Incoming::Open => {}
+            Incoming::Cut if !cancelled() => {}
+            Incoming::Cut | Incoming::Ended => {
+                *self = Incoming::Ended;
+                return None;
+            }
+        }
+        let accepted = accept();
+        *self = if accepted.is_err() && cancelled() { Incoming::Cut } else { Incoming::Open };
+        Some(accepted)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, SockRef, Socket, Type};
 
-use super::accept::accept_by;
+use super::accept::{self, accept_by};
 use super::addr::{ToSocketAddrs, each};
 use super::{calls, socket, stream, timeouts};
 use crate::os::clock;
@@ -196,9 +196,9 @@ impl TcpListener {
         accept_by(&self.descriptor, take)
     }
 
-    /// The connections, one after the other, for ever.
+    /// The connections, one after the other, for ever; but when the caller is [cancelled](crate::JoinHandle::cancel), or past the deadline of a [`timeout`](crate::timeout), there is one error that says so, and then no more.
     pub fn incoming(&self) -> Incoming<'_> {
-        Incoming { listener: self }
+        Incoming { listener: self, come: accept::Incoming::default() }
     }
 
     /// The address it listens at.
@@ -257,13 +257,14 @@ fn take(listener: &std::net::TcpListener) -> io::Result<(TcpStream, SocketAddr)>
 #[derive(Debug)]
 pub struct Incoming<'a> {
     listener: &'a TcpListener,
+    come: accept::Incoming,
 }
 
 impl Iterator for Incoming<'_> {
     type Item = io::Result<TcpStream>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        Some(self.listener.accept().map(|(stream, _)| stream))
+        self.come.next(|| self.listener.accept().map(|(stream, _)| stream))
     }
 }
 

@@ -12,7 +12,7 @@ pub use std::os::unix::net::SocketAddr;
 
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-use super::accept::accept_by;
+use super::accept::{self, accept_by};
 use super::{calls, socket, stream, timeouts};
 use crate::rt::io::{Descriptor, Direction, Try, perform};
 
@@ -178,9 +178,9 @@ impl UnixListener {
         Ok((UnixStream::of(Descriptor::new(stream)?), addr))
     }
 
-    /// The connections, one after the other, for ever.
+    /// The connections, one after the other, for ever; but when the caller is [cancelled](crate::JoinHandle::cancel), or past the deadline of a [`timeout`](crate::timeout), there is one error that says so, and then no more.
     pub fn incoming(&self) -> Incoming<'_> {
-        Incoming { listener: self }
+        Incoming { listener: self, come: accept::Incoming::default() }
     }
 
     /// The address it listens at.
@@ -196,13 +196,14 @@ impl UnixListener {
 #[derive(Debug)]
 pub struct Incoming<'a> {
     listener: &'a UnixListener,
+    come: accept::Incoming,
 }
 
 impl Iterator for Incoming<'_> {
     type Item = io::Result<UnixStream>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        Some(self.listener.accept().map(|(stream, _)| stream))
+        self.come.next(|| self.listener.accept().map(|(stream, _)| stream))
     }
 }
 

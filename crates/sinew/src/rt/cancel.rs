@@ -76,8 +76,9 @@ impl From<Cut> for io::Error {
 /// No.
 ///
 /// # Which calls wait, and which are cancel points
-/// A cancel point fails at once if the caller is cancelled or late already, and then lets others run first; one under way is cut short; one whose
-/// event came first succeeds.
+/// - A cancel point fails at once if the caller is already cancelled, or past its deadline; it lets others run before it returns.
+/// - One that is under way is cut short.
+/// - One whose event came first succeeds.
 ///
 /// | call | may suspend | cancel point | what is left undone |
 /// |---|---|---|---|
@@ -129,10 +130,12 @@ pub fn cancelled() -> bool {
     (!bounds.shielded && me.control().state.is_cancelled()) || bounds.limit.is_some_and(|limit| clock::now_ns() >= limit.deadline_ns)
 }
 
-/// Runs `f`, in which cancel points fail once `duration` has passed.
+/// Runs `f`, in which [cancel points](cancelled#which-calls-wait-and-which-are-cancel-points) fail once `duration` has passed: I/O, channels, `select!`, `sleep`, `park`.
+///
+/// Locks, `join`, `blocking` and `block_on` are none, and are not cut short: for these there are `lock_timeout` and its like, and [`try_block_on`](crate::try_block_on).
 ///
 /// Nothing is torn down by force: a late `f` ends by the errors it meets, and goes on computing if it meets none. Deadlines nest: the earliest counts, and
-/// only the one that cut a wait short says so. Fibers of a [`scope`](crate::scope) opened in `f` are under the deadline too. Works on plain threads.
+/// [`Elapsed`] comes from the `timeout` whose deadline cut a wait short. Fibers of a [`scope`](crate::scope) opened in `f` are under the deadline too. Works on plain threads.
 /// A wait is cut short when the deadline has passed, never before, and may be as late as a [`sleep`](crate::sleep).
 ///
 /// # Suspends

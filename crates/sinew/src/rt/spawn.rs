@@ -589,6 +589,8 @@ impl<T> JoinHandle<T> {
     /// That is an error, not an unwinding: its [cancel points](crate::cancelled) fail from now on, the one under way included. A fiber that has not started
     /// yet still runs. Fibers that it has [spawned](crate::spawn()) are not cancelled with it.
     ///
+    /// So a loop of the fiber's has to end by itself: by an error that it passes on (`?`), or, around [`sleep`](crate::sleep) and [`park`](crate::park), which return nothing, by asking [`cancelled`](crate::cancelled).
+    ///
     /// # Suspends
     /// No. [`join`](Self::join) waits for the fiber to end.
     ///
@@ -612,7 +614,8 @@ impl<T> JoinHandle<T> {
         self.0.is_finished()
     }
 
-    /// The fiber itself.
+    /// The fiber itself; std's `thread()`.
+    #[doc(alias = "thread")]
     pub fn fiber(&self) -> &Fiber {
         &self.0.fiber
     }

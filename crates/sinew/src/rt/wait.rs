@@ -543,7 +543,8 @@ pub(crate) fn may_wait() -> bool {
 /// moments are dense, each may be late by up to that, half of it on average. Where one must be met exactly beside so many, a plain thread can sleep.
 ///
 /// # Suspends
-/// Yes. A zero duration is a [`yield_now`]. A [cancel point](crate::cancelled): cut short, it returns at once, before its time.
+/// Yes. A zero duration is a [`yield_now`]. A [cancel point](crate::cancelled): cut short, it returns at once, before its time. In a fiber that is cancelled every `sleep` returns at once: a loop around it asks
+/// [`cancelled`](crate::cancelled), else it spins.
 ///
 /// # Examples
 /// ```

@@ -1,6 +1,8 @@
 //! What fibers and plain threads wait at: locks and the like, under std's and parking_lot's names.
 //!
-//! None of them poisons, and none is a [cancel point](crate::cancelled).
+//! None of them poisons, and none is a [cancel point](crate::cancelled). So, coming from std: `lock()` gives the guard itself, without an `unwrap`, and a `Condvar` takes `&mut guard`. `Arc`, `Weak` and `atomic` are std's own, so that one `use` will do.
+//!
+//! **Hold no guard of `std::sync` over a call that waits.** The next fiber of the worker that wants the lock blocks the thread, and the one that has it never goes on. A guard of these locks may be held over anything.
 //!
 //! What may wait has a timed form, and one that does not wait or tells whether it would (`try_lock`, `is_set`, `ExecutionQueue::is_ended`), with these exceptions:
 //! - `Once::call_once`, `OnceLock::{set, get_or_init, get_or_try_init}` and `LazyLock::force` have neither, as in std: who must not wait for another's initialiser asks `is_completed` or `get` first, or waits with a time-out (`Once::wait_timeout`).
@@ -29,6 +31,8 @@ mod semaphore;
 mod turns;
 mod wait_group;
 mod watch;
+
+pub use std::sync::{Arc, Weak, atomic};
 
 pub use barrier::{Barrier, BarrierWaitResult};
 pub use condvar::{Condvar, WaitTimeoutResult};

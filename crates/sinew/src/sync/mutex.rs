@@ -170,6 +170,7 @@ impl<T: ?Sized> Mutex<T> {
     ///
     /// # Suspends
     /// Yes, while another has it, and no longer than `timeout`. No cancel point.
+    #[doc(alias = "try_lock_for")]
     #[track_caller]
     pub fn lock_timeout(&self, timeout: Duration) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock_for(timeout)

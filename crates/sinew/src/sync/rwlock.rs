@@ -220,6 +220,7 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Suspends
     /// As [`read`](Self::read), no longer than `timeout`.
+    #[doc(alias = "try_read_for")]
     #[track_caller]
     pub fn read_timeout(&self, timeout: Duration) -> Option<RwLockReadGuard<'_, T>> {
         self.0.try_read_for(timeout)
@@ -229,6 +230,7 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Suspends
     /// As [`write`](Self::write), no longer than `timeout`.
+    #[doc(alias = "try_write_for")]
     #[track_caller]
     pub fn write_timeout(&self, timeout: Duration) -> Option<RwLockWriteGuard<'_, T>> {
         self.0.try_write_for(timeout)

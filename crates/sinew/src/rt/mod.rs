@@ -7,6 +7,8 @@ pub(crate) mod cancel;
 pub(crate) mod context;
 pub(crate) mod fiber;
 pub(crate) mod io;
+#[cfg(test)]
+mod io_tests;
 pub(crate) mod metrics;
 pub(crate) mod overflow;
 pub(crate) mod pauses;

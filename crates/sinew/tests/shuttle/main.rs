@@ -30,6 +30,7 @@ mod event;
 mod fiber;
 #[path = "../../src/future/mod.rs"]
 mod future;
+mod net;
 mod os;
 mod rt;
 #[path = "../../src/sched/mod.rs"]

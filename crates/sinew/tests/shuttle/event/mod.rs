@@ -1,3 +1,5 @@
+#[path = "../../../src/event/readiness.rs"]
+pub mod readiness;
 #[path = "../../../src/event/roam.rs"]
 pub mod roam;
 #[path = "../../../src/event/timers.rs"]
@@ -48,6 +50,23 @@ pub mod epoll {
                 ALARM_NS.set(at_ns);
                 ring_all();
             }
+        }
+    }
+
+    /// For threads that wait; no scenario has any.
+    pub struct Edges;
+
+    impl Edges {
+        pub fn of(_fd: RawFd, _bits: libc::c_short) -> io::Result<Self> {
+            unimplemented!("a thread waits at a descriptor")
+        }
+
+        pub fn fd(&self) -> RawFd {
+            -1
+        }
+
+        pub fn take(&self) -> io::Result<libc::c_short> {
+            Ok(0)
         }
     }
 
@@ -137,6 +156,272 @@ pub mod instance {
             0
         }
     }
+
+    /// Nothing waits at a real instance here.
+    pub fn forget(_number: u64, _fd: RawFd) {}
+}
+
+/// Listeners, and polls for them, as the kernel has them. It does its part without a switch to another thread: what it does is one step.
+pub mod kernel {
+    use std::cell::{Cell, RefCell};
+    use std::collections::HashMap;
+    use std::os::fd::RawFd;
+
+    use super::uring::Completion;
+    use crate::base::atomic::{Relaxed, mutant};
+    use crate::os::bell::Bell;
+    use crate::os::futex;
+
+    #[derive(Default)]
+    struct Listener {
+        connections: usize,
+        is_shut: bool,
+    }
+
+    /// One that was put into the ring of the worker with this bell.
+    struct Poll {
+        ring: *const Bell,
+        fd: RawFd,
+        completion: *const Completion,
+        stage: Stage,
+    }
+
+    #[derive(Clone, Copy, PartialEq)]
+    enum Stage {
+        /// The kernel does not know of it.
+        Unsent,
+        Armed,
+        /// Done, and to be read.
+        Told(i32),
+    }
+
+    // shuttle's threads are one thread of the system.
+    std::thread_local! {
+        static LISTENERS: RefCell<HashMap<RawFd, Listener>> = RefCell::default();
+        static POLLS: RefCell<Vec<Poll>> = RefCell::default();
+        /// Tries to accept that are to find no descriptor.
+        static SHORT_OF: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// A new machine, with nothing on it.
+    pub fn begin() {
+        LISTENERS.take();
+        POLLS.take();
+        SHORT_OF.set(0);
+    }
+
+    pub fn listen(fd: RawFd) {
+        LISTENERS.with_borrow_mut(|all| all.insert(fd, Listener::default()));
+    }
+
+    /// The next so many tries to accept fail for want of a descriptor, whether there is a connection or not.
+    pub fn run_short(tries: usize) {
+        SHORT_OF.set(tries);
+    }
+
+    pub fn is_short() -> bool {
+        SHORT_OF.get() != 0
+    }
+
+    /// A connection comes: all polls for it are done, or, with the mutant, one, as with those of `ACCEPT`.
+    pub fn connect(fd: RawFd) {
+        with_listener(fd, |listener| listener.connections += 1);
+        tell(fd, if mutant("exclusive polls") { 1 } else { usize::MAX });
+    }
+
+    /// Nothing comes any more.
+    pub fn shut(fd: RawFd) {
+        with_listener(fd, |listener| listener.is_shut = true);
+        tell(fd, usize::MAX);
+    }
+
+    /// As `accept4`, which looks for a descriptor first.
+    pub fn accept(fd: RawFd) -> Result<(), i32> {
+        if SHORT_OF.get() != 0 {
+            SHORT_OF.set(SHORT_OF.get() - 1);
+            return Err(libc::EMFILE);
+        }
+        with_listener(fd, |listener| match listener.connections {
+            _ if listener.is_shut => Err(libc::EINVAL),
+            0 => Err(libc::EAGAIN),
+            _ => {
+                listener.connections -= 1;
+                Ok(())
+            }
+        })
+    }
+
+    pub fn connections(fd: RawFd) -> usize {
+        with_listener(fd, |listener| listener.connections)
+    }
+
+    /// Polls that the kernel knows of and has not answered.
+    pub fn armed() -> usize {
+        POLLS.with_borrow(|polls| polls.iter().filter(|poll| poll.stage == Stage::Armed).count())
+    }
+
+    /// Claim: of one listener a ring is asked by one fiber at a time.
+    pub fn put_poll(ring: *const Bell, fd: RawFd, completion: *const Completion) {
+        POLLS.with_borrow_mut(|polls| {
+            assert!(!polls.iter().any(|poll| poll.ring == ring && poll.fd == fd), "two fibers ask one ring for one listener");
+            polls.push(Poll { ring, fd, completion, stage: Stage::Unsent });
+        });
+    }
+
+    /// What was put into this ring is the kernel's from now on: it tells of what is there already.
+    pub fn send(ring: *const Bell, cancels: Vec<*const Completion>) {
+        POLLS.with_borrow_mut(|polls| {
+            for poll in polls.iter_mut().filter(|poll| poll.ring == ring && poll.stage == Stage::Unsent) {
+                let told = if mutant("blind polls") { 0 } else { with_listener(poll.fd, |listener| told(listener)) };
+                poll.stage = if told == 0 { Stage::Armed } else { Stage::Told(told) };
+            }
+            for poll in polls.iter_mut().filter(|poll| poll.stage == Stage::Armed && cancels.contains(&poll.completion)) {
+                poll.stage = Stage::Told(-libc::ECANCELED);
+            }
+        });
+    }
+
+    pub fn has_answers(ring: *const Bell) -> bool {
+        POLLS.with_borrow(|polls| polls.iter().any(|poll| poll.ring == ring && matches!(poll.stage, Stage::Told(_))))
+    }
+
+    /// Takes the answers out of a ring.
+    pub fn answers(ring: *const Bell) -> Vec<(*const Completion, i32)> {
+        let mut answers = Vec::new();
+        POLLS.with_borrow_mut(|polls| {
+            polls.retain(|poll| match poll.stage {
+                Stage::Told(told) if poll.ring == ring => {
+                    answers.push((poll.completion, told));
+                    false
+                }
+                _ => true,
+            });
+        });
+        answers
+    }
+
+    fn with_listener<T>(fd: RawFd, f: impl FnOnce(&mut Listener) -> T) -> T {
+        LISTENERS.with_borrow_mut(|all| f(all.get_mut(&fd).expect("it listens")))
+    }
+
+    fn told(listener: &Listener) -> i32 {
+        let come = if listener.connections != 0 { libc::POLLIN } else { 0 };
+        let end = if listener.is_shut { libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP } else { 0 };
+        i32::from(come | end)
+    }
+
+    /// Answers polls for a listener, by what is the case now: it may be over when the answer is read. Who sleeps at such a ring wakes.
+    fn tell(fd: RawFd, most: usize) {
+        let told = with_listener(fd, |listener| told(listener));
+        let mut rings = Vec::new();
+        POLLS.with_borrow_mut(|polls| {
+            for poll in polls.iter_mut().filter(|poll| poll.fd == fd && poll.stage == Stage::Armed).take(most) {
+                poll.stage = Stage::Told(told);
+                rings.push(poll.ring);
+            }
+        });
+        for ring in rings {
+            // SAFETY: bells are never freed.
+            unsafe {
+                (*ring).word().fetch_add(1, Relaxed);
+                futex::wake_one((*ring).word());
+            }
+        }
+    }
+}
+
+/// A ring in whose kernel (`kernel`) there are listeners, and nothing else.
+pub mod uring {
+    use std::cell::Cell;
+    use std::io;
+    use std::os::fd::RawFd;
+
+    use io_uring::squeue::Entry;
+
+    use super::kernel;
+    use crate::base::list::List;
+    use crate::fiber::Control;
+    use crate::fiber::state::Cause;
+    use crate::os::bell::Bell;
+
+    /// As in `src`.
+    pub struct Completion {
+        control: *const Control,
+        result: Cell<Option<i32>>,
+    }
+
+    impl Completion {
+        pub fn new(control: &Control) -> Self {
+            Self { control, result: Cell::new(None) }
+        }
+
+        /// # Safety
+        /// As in `src`.
+        pub unsafe fn new_in_block(control: &Control) -> &Self {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let place = control.beside_deadline::<Self>();
+                place.write(Self::new(control));
+                &*place
+            }
+        }
+
+        pub fn result(&self) -> Option<io::Result<usize>> {
+            self.result.get().map(|result| usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result)))
+        }
+    }
+
+    pub struct Uring {
+        pub(super) bell: *const Bell,
+        unsent: usize,
+        cancels: Vec<*const Completion>,
+    }
+
+    impl Uring {
+        pub(super) fn open(bell: &Bell) -> Self {
+            Self { bell, unsent: 0, cancels: Vec::new() }
+        }
+
+        /// # Safety
+        /// As in `src`; and it is a poll for a listener.
+        pub unsafe fn submit(&mut self, entry: &mut Entry, completion: &Completion) {
+            // SAFETY: it is as the kernel has it: operation, flags and priority, then the descriptor.
+            let fd = unsafe { std::ptr::from_ref(entry).cast::<RawFd>().add(1).read() };
+            kernel::put_poll(self.bell, fd, completion);
+            self.unsent += 1;
+        }
+
+        pub fn cancel(&mut self, completion: &Completion) {
+            self.cancels.push(completion);
+            self.unsent += 1;
+        }
+
+        pub(super) fn unsent(&self) -> usize {
+            self.unsent
+        }
+
+        pub(super) fn has_found(&self) -> bool {
+            kernel::has_answers(self.bell)
+        }
+
+        pub(super) fn send(&mut self) {
+            kernel::send(self.bell, std::mem::take(&mut self.cancels));
+            self.unsent = 0;
+        }
+
+        pub(super) fn look(&mut self, woken: &List<Control>) {
+            self.send();
+            for (completion, told) in kernel::answers(self.bell) {
+                // SAFETY: who asks waits until it is answered.
+                unsafe {
+                    (*completion).result.set(Some(told));
+                    if let Some(claimed) = (*(*completion).control).claim(Cause::Woken) {
+                        woken.push(claimed.control.cast_mut());
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// A source whose kernel is another shuttle thread: it [answers](answer) what fibers wait for, and rings the bell of who sleeps.
@@ -146,6 +431,7 @@ pub mod source {
     use std::os::fd::RawFd;
 
     use super::epoll;
+    use super::uring::Uring;
     use crate::base::atomic::{AtomicU32, Relaxed};
     use crate::base::list::List;
     use crate::fiber::Control;
@@ -159,6 +445,12 @@ pub mod source {
     #[derive(Clone, Copy)]
     pub enum Io {
         Auto,
+        Uring,
+        Epoll,
+    }
+
+    pub fn is_shortage(error: &io::Error) -> bool {
+        error.raw_os_error() == Some(libc::EMFILE)
     }
 
     /// What a fiber waits for here; another thread answers it.
@@ -178,51 +470,54 @@ pub mod source {
         }
     }
 
-    pub struct Source {
+    /// The driver that is asked for, or, for questions, the second.
+    pub enum Source {
+        Uring(Sleeper<Uring>),
+        Epoll(Sleeper<Questions>),
+    }
+
+    /// A driver, and how its worker sleeps there.
+    pub struct Sleeper<D> {
+        driver: D,
         bell: *const Bell,
         /// Rings seen.
         heard: u32,
-        asked: RefCell<Vec<(*const Question, *const Control)>>,
         watches_roam: bool,
     }
 
-    impl Source {
-        pub fn open(_io: Io, bell: &Bell) -> io::Result<Self> {
-            Ok(Self { bell, heard: bell.word().load(Relaxed), asked: RefCell::default(), watches_roam: false })
+    impl<D> std::ops::Deref for Sleeper<D> {
+        type Target = D;
+        fn deref(&self) -> &D {
+            &self.driver
+        }
+    }
+
+    impl<D> std::ops::DerefMut for Sleeper<D> {
+        fn deref_mut(&mut self) -> &mut D {
+            &mut self.driver
+        }
+    }
+
+    /// What fibers have asked and wait for.
+    #[derive(Default)]
+    pub struct Questions(RefCell<Vec<(*const Question, *const Control)>>);
+
+    impl Questions {
+        pub fn fd(&self) -> RawFd {
+            unimplemented!("a fiber waits for a descriptor at epoll")
         }
 
-        pub fn ask(&mut self, question: &mut Question, control: &Control) {
-            question.bell = self.bell;
-            self.asked.borrow_mut().push((question, control));
+        pub fn instance(&self) -> u64 {
+            unimplemented!("a fiber waits for a descriptor at epoll")
         }
 
-        pub fn watch_roam(&mut self, _roam: RawFd) -> io::Result<()> {
-            if !self.watches_roam {
-                self.watches_roam = true;
-                epoll::watch(self.bell);
-            }
-            Ok(())
-        }
-
-        pub fn io(&self) -> Io {
-            Io::Auto
-        }
-
-        pub fn is_ring(&self) -> bool {
-            false
-        }
-
-        pub fn unsent(&self) -> usize {
-            0
-        }
-
-        pub fn has_found(&self) -> bool {
+        fn has_found(&self) -> bool {
             // SAFETY: who asks waits until it is answered.
-            self.asked.borrow().iter().any(|(question, _)| unsafe { (**question).answered.load(Relaxed) } != 0)
+            self.0.borrow().iter().any(|(question, _)| unsafe { (**question).answered.load(Relaxed) } != 0)
         }
 
-        pub fn look(&mut self, _turns: u32, _has_backlog: bool, woken: &List<Control>) -> bool {
-            self.asked.borrow_mut().retain(|&(question, control)| {
+        fn look(&self, woken: &List<Control>) {
+            self.0.borrow_mut().retain(|&(question, control)| {
                 // SAFETY: as above.
                 unsafe {
                     let answered = (*question).answered.load(Relaxed) != 0;
@@ -232,14 +527,26 @@ pub mod source {
                     !answered
                 }
             });
-            true
+        }
+    }
+
+    impl<D> Sleeper<D> {
+        fn new(driver: D, bell: &Bell) -> Self {
+            Self { driver, bell, heard: bell.word().load(Relaxed), watches_roam: false }
+        }
+
+        fn watch_roam(&mut self) {
+            if !self.watches_roam {
+                self.watches_roam = true;
+                epoll::watch(self.bell);
+            }
         }
 
         /// As epoll's: a ring since the last sleep ends this one at once.
-        pub fn sleep(&mut self, deadline_ns: u64) {
+        fn sleep(&mut self, has_found: bool, deadline_ns: u64) {
             // SAFETY: bells are never freed.
             let word = unsafe { (*self.bell).word() };
-            let has_found = self.has_found() || (self.watches_roam && epoll::has_found());
+            let has_found = has_found || (self.watches_roam && epoll::has_found());
             if !has_found && word.load(Relaxed) == self.heard {
                 let deadline_ns = if self.watches_roam { deadline_ns.min(epoll::alarm_ns()) } else { deadline_ns };
                 // A sleep until idle stacks are to be trimmed, a second away, would hide a wake that is lost.
@@ -249,6 +556,72 @@ pub mod source {
             self.heard = word.load(Relaxed);
             // If it was not rung, it is so once more than it should.
             self.watches_roam = false;
+        }
+    }
+
+    impl Source {
+        pub fn open(io: Io, bell: &Bell) -> io::Result<Self> {
+            Ok(match io {
+                Io::Uring => Source::Uring(Sleeper::new(Uring::open(bell), bell)),
+                Io::Auto | Io::Epoll => Source::Epoll(Sleeper::new(Questions::default(), bell)),
+            })
+        }
+
+        pub fn ask(&mut self, question: &mut Question, control: &Control) {
+            let Source::Epoll(asked) = self else { panic!("a ring is asked by operations") };
+            question.bell = asked.bell;
+            asked.0.borrow_mut().push((question, control));
+        }
+
+        pub fn watch_roam(&mut self, _roam: RawFd) -> io::Result<()> {
+            match self {
+                Source::Uring(ring) => ring.watch_roam(),
+                Source::Epoll(asked) => asked.watch_roam(),
+            }
+            Ok(())
+        }
+
+        pub fn io(&self) -> Io {
+            match self {
+                Source::Uring(_) => Io::Uring,
+                Source::Epoll(_) => Io::Auto,
+            }
+        }
+
+        pub fn is_ring(&self) -> bool {
+            matches!(self, Source::Uring(_))
+        }
+
+        pub fn unsent(&self) -> usize {
+            match self {
+                Source::Uring(ring) => ring.unsent(),
+                Source::Epoll(_) => 0,
+            }
+        }
+
+        pub fn has_found(&self) -> bool {
+            match self {
+                Source::Uring(ring) => ring.has_found(),
+                Source::Epoll(asked) => asked.has_found(),
+            }
+        }
+
+        pub fn look(&mut self, _turns: u32, _has_backlog: bool, woken: &List<Control>) -> bool {
+            match self {
+                Source::Uring(ring) => ring.look(woken),
+                Source::Epoll(asked) => asked.look(woken),
+            }
+            true
+        }
+
+        pub fn sleep(&mut self, deadline_ns: u64) {
+            match self {
+                Source::Uring(ring) => {
+                    ring.send();
+                    ring.sleep(ring.has_found(), deadline_ns);
+                }
+                Source::Epoll(asked) => asked.sleep(asked.has_found(), deadline_ns),
+            }
         }
     }
 }

@@ -6,6 +6,8 @@ pub mod cancel;
 pub mod context;
 #[path = "../../../src/rt/fiber.rs"]
 pub mod fiber;
+#[path = "../../../src/rt/io.rs"]
+pub mod io;
 #[path = "../../../src/rt/pauses.rs"]
 pub mod pauses;
 #[path = "../../../src/rt/scope.rs"]
@@ -78,20 +80,25 @@ pub mod runtime {
 
     /// As `with_workers`, with the workers of several groups.
     pub fn with_groups(groups: Vec<Settings>, body: impl FnOnce(&Arc<Groups>)) {
-        with_all(groups, 0, 0, body);
+        with_all(groups, Io::Auto, 0, 0, body);
+    }
+
+    /// As `with_groups`, whose workers have rings.
+    pub fn with_rings(groups: Vec<Settings>, body: impl FnOnce(&Arc<Groups>)) {
+        with_all(groups, Io::Uring, 0, 0, body);
     }
 
     /// As `with_workers`, with so many threads for what blocks, which stay idle for so long; they are waited for too.
     pub fn with_pool(workers: usize, blocking: usize, idle_ns: u64, body: impl FnOnce(&Arc<Groups>)) {
-        with_all(vec![plain(workers)], blocking, idle_ns, body);
+        with_all(vec![plain(workers)], Io::Auto, blocking, idle_ns, body);
     }
 
-    fn with_all(each: Vec<Settings>, blocking: usize, idle_ns: u64, body: impl FnOnce(&Arc<Groups>)) {
+    fn with_all(each: Vec<Settings>, io: Io, blocking: usize, idle_ns: u64, body: impl FnOnce(&Arc<Groups>)) {
         // Workers that are started later run on these threads too.
         let late: usize = each.iter().map(|settings| settings.workers + settings.spares - settings.workers_min).sum();
         thread::open(blocking + late);
         let pool = Pool::new(blocking, idle_ns);
-        let groups = Groups::new(each, Io::Auto, pool, start_worker, Hooks::default(), Binding::default()).unwrap();
+        let groups = Groups::new(each, io, pool, start_worker, Hooks::default(), Binding::default()).unwrap();
         groups.all.iter().for_each(|group| group.begin());
         let seats = groups.all.iter().flat_map(|group| (0..group.settings.workers_min).map(|seat| (group.index, seat)));
         let threads: Vec<_> = seats

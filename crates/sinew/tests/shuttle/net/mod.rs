@@ -1,0 +1,4 @@
+#[path = "../../../src/net/accept.rs"]
+pub mod accept;
+
+mod acceptors;

@@ -32,6 +32,19 @@ impl Memory {
     }
 }
 
+/// Bytes of the heap that are in use, as malloc counts them; none where it does not.
+#[cfg(target_env = "gnu")]
+pub(crate) fn heap_bytes() -> u64 {
+    // SAFETY: malloc reads numbers of its own, under its own locks.
+    let heap = unsafe { libc::mallinfo2() };
+    (heap.uordblks + heap.hblkhd) as u64
+}
+
+#[cfg(not(target_env = "gnu"))]
+pub(crate) fn heap_bytes() -> u64 {
+    0
+}
+
 /// Mappings (VMAs) of this process, which `vm.max_map_count` limits.
 ///
 /// # Errors

@@ -8,6 +8,7 @@
 //! every fiber must have ended, and every socket be closed. After the last, memory must be back where it was after the first.
 
 mod failure;
+mod leaks;
 mod ledger;
 mod random;
 mod sched;
@@ -50,6 +51,8 @@ const STORMS_EACH_MAX: usize = 3;
 /// How far memory may be above its base when all is over. Under a sanitizer nothing is checked: what it keeps for itself is more than all of ours.
 const GROWTH_BYTES_MAX: u64 = if SANITIZED { u64::MAX / 2 } else { 64 << 20 };
 const SANITIZED: bool = cfg!(any(sinew_sanitize = "thread", sinew_sanitize = "address"));
+/// And the heap, which is counted to the byte: it grows with the most fibers and workers there ever were at once. By 1.8 MiB at most in runs of 20 and 45 s of each kind, and twice that is allowed.
+const HEAP_GROWTH_BYTES_MAX: u64 = 4 << 20;
 /// How long it may take to return. Idle workers give pages back after a second.
 const RETURN_TIME_MAX: Duration = Duration::from_secs(15);
 /// Memory is at rest if it has not fallen for this long: longer than workers wait before they give pages back.
@@ -194,6 +197,7 @@ pub(crate) fn main(arguments: &Arguments) -> ExitCode {
     let bar = Bar::new(arguments.seconds);
     let rounds = run_rounds(arguments, seed, &weather, &bar);
     let memory = check_memory(rounds.base_bytes);
+    check_heap(rounds.heap_bytes);
     bar.clear();
     if arguments.kind == Kind::Io {
         say(format_args!("{}", streams::TALLY.text()));
@@ -266,14 +270,15 @@ impl Bar {
 /// What the rounds leave behind.
 struct Rounds {
     count: u64,
-    /// Memory after the first.
+    /// Memory after the first, and the part of it that is on the heap.
     base_bytes: u64,
+    heap_bytes: u64,
     /// What was done over schedulers of each combination.
     schedulers: Tally,
 }
 
 fn run_rounds(arguments: &Arguments, seed: u64, weather: &Weather, bar: &Bar) -> Rounds {
-    let (mut count, mut base_bytes, mut workers_max) = (0, 0, 0);
+    let (mut count, mut base_bytes, mut heap_bytes, mut workers_max) = (0, 0, 0, 0);
     let mut stormed = Duration::ZERO;
     let mut schedulers = Tally::default();
     let descriptors = descriptors();
@@ -300,9 +305,10 @@ fn run_rounds(arguments: &Arguments, seed: u64, weather: &Weather, bar: &Bar) ->
         bar.show(&format!("round {round:>4}  workers {workers:>2}{io}{plan}  fibers {fibers:>7}  wakes {wakes:>7}  {took:.2} s"), stormed);
         if count == 1 {
             base_bytes = memory_at_rest();
+            heap_bytes = proc::heap_bytes();
         }
     }
-    Rounds { count, base_bytes, schedulers }
+    Rounds { count, base_bytes, heap_bytes, schedulers }
 }
 
 /// The stream of a round, or of a part of it.
@@ -443,6 +449,20 @@ fn memory_at_rest() -> u64 {
         }
     }
     lowest
+}
+
+/// Waits until the heap is back at its base. A leak is seen here long before it is in memory, most of which is pages of stacks.
+fn check_heap(base_bytes: u64) {
+    let begun = Instant::now();
+    while proc::heap_bytes() > base_bytes + HEAP_GROWTH_BYTES_MAX {
+        check!(
+            begun.elapsed() < RETURN_TIME_MAX,
+            "the heap does not return: {} KiB after {RETURN_TIME_MAX:?} of rest, {} KiB after the first round",
+            proc::heap_bytes() >> 10,
+            base_bytes >> 10
+        );
+        std::thread::sleep(MEMORY_PERIOD);
+    }
 }
 
 /// Waits until memory is back at its base, and returns it.

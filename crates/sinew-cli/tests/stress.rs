@@ -3,9 +3,17 @@
 use std::process::{Command, Output};
 
 fn stress(arguments: &[&str]) -> Output {
+    stress_leaking("", arguments)
+}
+
+/// With a leak that is planted (`stress/leaks.rs`).
+fn stress_leaking(leak: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sinew"));
-    command.env_remove("SINEW_WORKERS").env_remove("SINEW_STACK_SIZE").env_remove("SINEW_IO").arg("stress").args(arguments);
-    command.output().expect("the binary was built for this test")
+    command.env_remove("SINEW_WORKERS").env_remove("SINEW_STACK_SIZE").env_remove("SINEW_IO").env_remove("SINEW_STRESS_LEAK");
+    if !leak.is_empty() {
+        command.env("SINEW_STRESS_LEAK", leak);
+    }
+    command.arg("stress").args(arguments).output().expect("the binary was built for this test")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -46,6 +54,29 @@ fn storms_of_sockets_find_nothing_on_both_drivers() {
         assert!(out.lines().last().is_some_and(|line| line.starts_with("ok: ")), "{out}");
         assert_eq!(err, "");
     }
+}
+
+/// The checks can fail: a leak that is planted is found, and this is said of it.
+fn check_finds(leak: &str, said: &str) {
+    let output = stress_leaking(leak, &["io", "--seconds", "4", "--seed", "7"]);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{leak}: {out}\n{err}");
+    assert!(err.contains(said), "{leak}: {out}\n{err}");
+}
+
+#[test]
+fn a_descriptor_in_ten_connections_that_leaks_is_found() {
+    check_finds("descriptors:10", "descriptors are open after a round");
+}
+
+#[test]
+fn a_buffer_of_each_connection_that_leaks_is_found() {
+    check_finds("memory:1", "the heap does not return");
+}
+
+#[test]
+fn a_fiber_that_does_not_end_is_found() {
+    check_finds("fibers:50", "of storm 'leak'");
 }
 
 /// Twelve rounds: each queue kind with each policy, with fibers that stay, that may move, and that are moved at every chance.

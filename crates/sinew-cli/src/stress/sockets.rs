@@ -11,6 +11,7 @@ use sinew::net::unix::{UnixDatagram, UnixStream};
 use sinew::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use super::failure::{check, fail};
+use super::leaks;
 use super::ledger::{Spawned, Wait};
 use super::random::Random;
 use super::storms::{Stage, Storm};
@@ -236,6 +237,7 @@ fn keep_door(stage: &Stage<'_>, random: &mut Random, listener: &TcpListener) {
             Ok((stream, _)) => {
                 check!(!is_cut, "a deadline cut an accept short that gave a connection");
                 count(&TALLY.connections);
+                leaks::plant(stage, random);
                 drop(stage.spawn("host", random, move |stage, _| host(stage, &stream)));
             }
             Err(_) if sinew::cancelled() => return,

@@ -770,4 +770,16 @@ fn connections_come_again_after_a_deadline() {
         let after = sinew::timeout(Duration::from_millis(1), || incoming.next().is_none());
         assert_eq!(after, Ok(true), "it has ended, and stays so");
     });
+/// Claim: to build a runtime disturbs no call of the thread that does so. By calls that are not begun anew when they are interrupted, as all that have a time-out.
+#[test]
+fn a_runtime_that_is_built_interrupts_nobody() {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    for io in [Io::Uring, Io::Epoll] {
+        for _ in 0..10 {
+            let runtime = Runtime::builder().workers(1).io(io).build().unwrap();
+            assert_eq!(socket.recv(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            drop(runtime);
+        }
+    }
 }

@@ -103,7 +103,16 @@ const REMEDY: &str = "ask for Io::Epoll or Io::Auto, or allow it (/proc/sys/kern
 static AUTO: OnceLock<Driver> = OnceLock::new();
 
 /// Whether there can be a ring with all that is needed of it, and whether it works: a sandbox may allow the call that makes one, and forbid the one that uses it.
+///
+/// By a thread of its own: the kernel takes a ring apart some time after it was closed, and for that it interrupts the thread that has used it. The caller may be any thread; its next call of the system would fail (EINTR).
 fn probe() -> io::Result<()> {
+    match std::thread::Builder::new().spawn(probe_here) {
+        Ok(probing) => probing.join().expect("a probe does not panic"),
+        Err(_) => probe_here(),
+    }
+}
+
+fn probe_here() -> io::Result<()> {
     Uring::open(&Bell::new()?)?.prove()
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::{Gate, Mortal, On, alone, panics, poll_until, rounds, until};
 use sinew::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use sinew::{current, no_suspend, spawn, yield_now};
+use sinew::{current, no_suspend, park, spawn, yield_now};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MILLI: Duration = Duration::from_millis(1);
@@ -695,6 +695,97 @@ fn who_reads_beside_others_lets_a_writer_of_its_worker_come() {
         assert!(beside.count() < READS_MAX, "it is kept from coming");
         writer.join().unwrap();
         reader.join().unwrap();
+    });
+}
+
+/// A thread reads, and a writer of the caller's worker was told to try, for so long that another worker's would be given up, and has lost its patience. `f` is called with the lock, and with what is set by a fiber that runs `next`, as soon as
+/// the caller suspends and the writer has come. Then the thread leaves.
+fn beside_a_reader(next: impl FnOnce(&RwLock<()>) + Send + 'static, f: impl FnOnce(&RwLock<()>, &AtomicBool) + Send) {
+    alone(move || {
+        let (lock, [parks, ran, reads]) = (Arc::new(RwLock::new(())), [0; 3].map(|_| Arc::new(AtomicBool::new(false))));
+        let follower = {
+            let (lock, parks, ran) = (lock.clone(), parks.clone(), ran.clone());
+            spawn(move || {
+                parks.store(true, SeqCst);
+                park();
+                ran.store(true, SeqCst);
+                next(&lock);
+            })
+        };
+        until(|| parks.load(SeqCst));
+        let held = lock.write();
+        let waits = lock.clone();
+        let writer = spawn(move || drop(waits.write()));
+        // It queues.
+        yield_now();
+        drop(held);
+        follower.fiber().unpark();
+        let reader = {
+            let (lock, reads, ran) = (lock.clone(), reads.clone(), ran.clone());
+            std::thread::spawn(move || {
+                let _held = lock.try_read().unwrap();
+                reads.store(true, SeqCst);
+                poll_until("the other to have run", || ran.load(SeqCst));
+            })
+        };
+        poll_until("the thread to read", || reads.load(SeqCst));
+        compute_for(MILLI);
+        assert!(!ran.load(SeqCst), "nobody has let it run");
+        f(&lock, &ran);
+        writer.join().unwrap();
+        follower.join().unwrap();
+        reader.join().unwrap();
+    });
+}
+
+/// More than may overtake one before the clock is looked at.
+const READS: usize = 100;
+
+/// std counts panics by thread: who unwinds lets nobody come, though it keeps one from that.
+#[test]
+fn who_unwinds_and_reads_beside_others_is_not_switched_away() {
+    struct Reads<'a>(&'a RwLock<()>);
+    impl Drop for Reads<'_> {
+        fn drop(&mut self) {
+            (0..READS).for_each(|_| drop(self.0.read()));
+        }
+    }
+    let next = |_: &RwLock<()>| ();
+    beside_a_reader(next, |lock, ran| {
+        let unwinds = || {
+            let _reads = Reads(lock);
+            panic!("it reads as it unwinds");
+        };
+        assert!(panics(unwinds));
+        assert!(!ran.load(SeqCst), "it was switched away");
+        // One that does not unwind is.
+        drop(Reads(lock));
+        assert!(ran.load(SeqCst), "it keeps the writer from coming");
+    });
+}
+
+/// One that has let others come, and then has to queue, has not queued before: another reader has, in the meantime, and is served first.
+#[test]
+fn who_lets_others_come_gets_no_place_before_those_that_queue() {
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let by_next = order.clone();
+    let next = move |lock: &RwLock<()>| {
+        let _held = lock.read();
+        by_next.lock().push("who queued first");
+    };
+    beside_a_reader(next, |lock, ran| {
+        let mut held = lock.read();
+        for _ in 0..READS {
+            if ran.load(SeqCst) {
+                break;
+            }
+            drop(held);
+            held = lock.read();
+        }
+        order.lock().push("who let it come");
+        drop(held);
+        assert!(ran.load(SeqCst), "it keeps the writer from coming");
+        assert_eq!(*order.lock(), ["who queued first", "who let it come"]);
     });
 }
 

@@ -18,15 +18,19 @@ mod movers_model;
 use state::{Cause, State};
 
 use crate::base::atomic::mutant;
+use crate::rt::workers::{self, Fiber};
 
-/// Stands in for the control block of a plain thread: what waits use of it.
+/// Stands in for the control block of a plain thread, or of a fiber: what waits use of it.
 pub struct Control {
     pub state: State,
+    /// `None` of a thread.
+    pub fiber: Option<Fiber>,
 }
 
 impl Control {
+    /// The caller's.
     pub fn new() -> Self {
-        Self { state: State::new() }
+        Self { state: State::new(), fiber: workers::me() }
     }
 
     pub fn place(&self) -> u32 {
@@ -34,7 +38,7 @@ impl Control {
     }
 
     pub fn home(&self) -> *const () {
-        if mutant("all of one place") { std::ptr::without_provenance(4096) } else { std::ptr::null() }
+        if mutant("all of one place") { std::ptr::without_provenance(4096) } else { self.fiber.map_or(std::ptr::null(), Fiber::home) }
     }
 
     pub fn note_why(&self, _why: why::Why) {}

@@ -21,6 +21,21 @@ pub mod clock {
         LOOK_NS.set(ns);
     }
 
+    /// What time it is, in a model to which that matters: it begins with this.
+    pub fn set_ns(ns: u64) {
+        NOW_NS.set(ns);
+    }
+
+    /// Somebody computes for so long.
+    pub fn advance_ns(ns: u64) {
+        NOW_NS.set(NOW_NS.get() + ns);
+    }
+
+    /// It is that late at least.
+    pub fn reach(ns: u64) {
+        NOW_NS.set(NOW_NS.get().max(ns));
+    }
+
     /// A deadline that may come at any moment (`rt::wait::SOON`).
     pub fn deadline_ns(_after: Duration) -> u64 {
         1

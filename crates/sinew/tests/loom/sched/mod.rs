@@ -9,15 +9,20 @@ mod duty_model;
 mod groups_model;
 mod model;
 
-/// Stands in for the worker: waiters are threads, which sleep on their state words.
+/// Stands in for the worker: waiters are threads, which sleep on their state words, or fibers that are made of threads (`rt::workers`).
 pub mod worker {
     use crate::fiber::Claimed;
     use crate::os::{clock, futex};
     use crate::rt::wait::SOON;
+    use crate::rt::workers;
 
     pub fn make_ready(claimed: Claimed) {
         // SAFETY: blocks of waiters are never freed (`rt::wait`).
-        futex::wake_one(unsafe { (*claimed.control).state.word() });
+        let control = unsafe { &*claimed.control };
+        match control.fiber {
+            Some(fiber) => workers::make_ready(fiber),
+            None => futex::wake_one(control.state.word()),
+        }
     }
 
     /// One that may come at any moment has come, once a wait was cut short by it.

@@ -9,31 +9,44 @@ use crate::rt::wait::{SOON, held};
 use crate::{check, check_notices};
 
 /// A lock and what it guards; freed by the last one that has it.
-struct Guarded {
-    lock: RawMutex,
+pub(super) struct Guarded {
+    pub(super) lock: RawMutex,
     sum: UnsafeCell<usize>,
 }
 
 impl Guarded {
-    fn new() -> Arc<Self> {
+    pub(super) fn new() -> Arc<Self> {
         Arc::new(Self { lock: RawMutex::unlocked(), sum: UnsafeCell::new(0) })
     }
 
     /// Adds one, if the lock is had.
-    fn add(&self, visit: Visit) -> usize {
+    pub(super) fn add(&self, visit: Visit) -> usize {
+        self.visit(visit, || ())
+    }
+
+    /// As `add`, and does something more under the lock.
+    pub(super) fn visit(&self, visit: Visit, holding: impl FnOnce()) -> usize {
         if !(visit.take)(&self.lock) {
             return 0;
         }
         // SAFETY: loom checks that nobody else is here.
         self.sum.with_mut(|sum| unsafe { *sum += 1 });
+        holding();
         (visit.release)(&self.lock);
         1
+    }
+
+    /// All that got in were counted, and the lock is free.
+    pub(super) fn check_end(&self, got: usize) {
+        assert!(self.lock.try_take(), "the lock is left locked");
+        // SAFETY: loom checks that nobody else is here.
+        self.sum.with(|sum| assert_eq!(unsafe { *sum }, got));
     }
 }
 
 /// A way to take it, which says whether it did, and one to let go of it.
 #[derive(Clone, Copy)]
-struct Visit {
+pub(super) struct Visit {
     take: fn(&RawMutex) -> bool,
     release: fn(&RawMutex),
 }
@@ -47,10 +60,10 @@ fn take_soon(lock: &RawMutex) -> bool {
     lock.take_until(SOON)
 }
 
-const PATIENT: Visit = Visit { take, release: RawMutex::release };
-const IMPATIENT: Visit = Visit { take: take_soon, release: RawMutex::release };
-const HASTY: Visit = Visit { take: RawMutex::try_take, release: RawMutex::release };
-const FAIR: Visit = Visit { take, release: RawMutex::release_fair };
+pub(super) const PATIENT: Visit = Visit { take, release: RawMutex::release };
+pub(super) const IMPATIENT: Visit = Visit { take: take_soon, release: RawMutex::release };
+pub(super) const HASTY: Visit = Visit { take: RawMutex::try_take, release: RawMutex::release };
+pub(super) const FAIR: Visit = Visit { take, release: RawMutex::release_fair };
 
 /// One after another in each thread; all that got in are counted, and at the end the lock is free.
 fn crowd(threads: &'static [&'static [Visit]]) -> impl Fn() + Sync + Send + 'static {
@@ -65,9 +78,7 @@ fn crowd(threads: &'static [&'static [Visit]]) -> impl Fn() + Sync + Send + 'sta
             .collect();
         let mut got: usize = threads[0].iter().map(|visit| guarded.add(*visit)).sum();
         got += others.into_iter().map(|other| other.join().unwrap()).sum::<usize>();
-        assert!(guarded.lock.try_take(), "the lock is left locked");
-        // SAFETY: as above.
-        guarded.sum.with(|sum| assert_eq!(unsafe { *sum }, got));
+        guarded.check_end(got);
     }
 }
 
@@ -128,9 +139,7 @@ fn behind_a_held_one(others: &'static [Visit]) -> impl Fn() + Sync + Send + 'sta
         }));
         guarded.lock.release();
         let got: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
-        assert!(guarded.lock.try_take(), "the lock is left locked");
-        // SAFETY: as above.
-        guarded.sum.with(|sum| assert_eq!(unsafe { *sum }, got));
+        guarded.check_end(got);
     }
 }
 

@@ -30,6 +30,7 @@ mod futex_model;
 mod model;
 mod monitor_model;
 mod near_model;
+mod near_rwlock_model;
 mod rwlock_model;
 
 /// Stands in for `src/sync/mutex.rs`: lock_api's types ask for a lock that can be in statics.

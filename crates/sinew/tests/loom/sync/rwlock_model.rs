@@ -8,24 +8,37 @@ use crate::rt::wait::SOON;
 use crate::{check, check_notices};
 
 /// A lock and what it guards.
-struct Guarded {
-    lock: RawRwLock,
+pub(super) struct Guarded {
+    pub(super) lock: RawRwLock,
     sum: UnsafeCell<usize>,
 }
 
-/// One use of the lock; gives how often it has added.
-type Use = fn(&Guarded) -> usize;
+impl Guarded {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { lock: RawRwLock::unlocked(), sum: UnsafeCell::new(0) })
+    }
 
-fn read(guarded: &Guarded) -> usize {
+    /// All that were added are there, and the lock is free.
+    pub(super) fn check_end(&self, added: usize) {
+        assert!(self.lock.try_write(), "the lock is left locked");
+        // SAFETY: loom checks that nobody else is here.
+        self.sum.with(|sum| assert_eq!(unsafe { *sum }, added));
+    }
+}
+
+/// One use of the lock; gives how often it has added.
+pub(super) type Use = fn(&Guarded) -> usize;
+
+pub(super) fn read(guarded: &Guarded) -> usize {
     guarded.lock.read();
     look(guarded)
 }
 
-fn read_soon(guarded: &Guarded) -> usize {
+pub(super) fn read_soon(guarded: &Guarded) -> usize {
     if guarded.lock.read_until(SOON) { look(guarded) } else { 0 }
 }
 
-fn write(guarded: &Guarded) -> usize {
+pub(super) fn write(guarded: &Guarded) -> usize {
     guarded.lock.write();
     add(guarded);
     guarded.lock.release_write();
@@ -35,7 +48,7 @@ fn write(guarded: &Guarded) -> usize {
 fn read_fairly(guarded: &Guarded) -> usize {
     guarded.lock.read();
     // SAFETY: loom checks that nobody writes.
-    guarded.sum.with(|sum| assert!(unsafe { *sum } < 9));
+    guarded.sum.with(|sum| assert!(unsafe { *sum } < 99));
     guarded.lock.release_read_fairly();
     0
 }
@@ -47,7 +60,7 @@ fn write_fairly(guarded: &Guarded) -> usize {
     1
 }
 
-fn write_soon(guarded: &Guarded) -> usize {
+pub(super) fn write_soon(guarded: &Guarded) -> usize {
     if !guarded.lock.write_until(SOON) {
         return 0;
     }
@@ -66,7 +79,7 @@ fn write_then_read(guarded: &Guarded) -> usize {
 
 fn look(guarded: &Guarded) -> usize {
     // SAFETY: loom checks that nobody writes.
-    guarded.sum.with(|sum| assert!(unsafe { *sum } < 9));
+    guarded.sum.with(|sum| assert!(unsafe { *sum } < 99));
     guarded.lock.release_read();
     0
 }
@@ -78,7 +91,7 @@ fn add(guarded: &Guarded) {
 
 fn crowd(threads: &'static [&'static [Use]]) -> impl Fn() + Sync + Send + 'static {
     move || {
-        let guarded = Arc::new(Guarded { lock: RawRwLock::unlocked(), sum: UnsafeCell::new(0) });
+        let guarded = Guarded::new();
         let others: Vec<_> = threads[1..]
             .iter()
             .map(|uses| {
@@ -88,9 +101,7 @@ fn crowd(threads: &'static [&'static [Use]]) -> impl Fn() + Sync + Send + 'stati
             .collect();
         let mut added: usize = threads[0].iter().map(|one| one(&guarded)).sum();
         added += others.into_iter().map(|other| other.join().unwrap()).sum::<usize>();
-        assert!(guarded.lock.try_write(), "the lock is left locked");
-        // SAFETY: as above.
-        guarded.sum.with(|sum| assert_eq!(unsafe { *sum }, added));
+        guarded.check_end(added);
     }
 }
 

@@ -770,6 +770,8 @@ fn connections_come_again_after_a_deadline() {
         let after = sinew::timeout(Duration::from_millis(1), || incoming.next().is_none());
         assert_eq!(after, Ok(true), "it has ended, and stays so");
     });
+}
+
 /// Claim: to build a runtime disturbs no call of the thread that does so. By calls that are not begun anew when they are interrupted, as all that have a time-out.
 #[test]
 fn a_runtime_that_is_built_interrupts_nobody() {

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use common::{in_child, is_child};
-use sinew::{NeverRan, Runtime, cancelled, current, park, scope, shield, sleep, spawn, timeout, yield_now};
+use sinew::sync::{Condvar, Event, Futex, FutexWait, Latch, Mutex};
+use sinew::{JoinHandle, NeverRan, Runtime, cancelled, current, park, scope, shield, sleep, spawn, timeout, yield_now};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MILLI: Duration = Duration::from_millis(1);
@@ -944,6 +945,9 @@ fn in_a_forked_child_every_use_panics_with_a_clear_text() {
     std::mem::forget(locked.lock());
     let queue = sinew::sync::ExecutionQueue::new(|tasks: &mut sinew::sync::Tasks<'_, u8>| tasks.for_each(drop));
     let (of_stop, of_join) = (queue.clone(), queue.clone());
+    let task = queue.push(0).unwrap();
+    let (waited, waiter) = Waited::new();
+    let [of_event, of_latch, of_one, of_all, of_wake, of_requeue] = std::array::from_fn(|_| waited.clone());
     sinew::fiber_local!(static LOCAL: u32 = 7);
     let uses: Vec<Use> = vec![
         ("spawn", Box::new(|| drop(spawn(|| ())))),
@@ -977,6 +981,13 @@ fn in_a_forked_child_every_use_panics_with_a_clear_text() {
         ("push", Box::new(move || drop(queue.push(1)))),
         ("a queue's stop", Box::new(move || of_stop.stop())),
         ("a queue's join", Box::new(move || _ = of_join.join_timeout(MILLI))),
+        ("a task's cancel", Box::new(move || _ = task.cancel())),
+        ("an event's set", Box::new(move || of_event.event.set())),
+        ("a latch's last count", Box::new(move || of_latch.latch.count_down())),
+        ("notify_one", Box::new(move || _ = of_one.changed.notify_one())),
+        ("notify_all", Box::new(move || _ = of_all.changed.notify_all())),
+        ("a futex's wake", Box::new(move || _ = of_wake.futex.wake_all())),
+        ("requeue", Box::new(move || _ = of_requeue.futex.requeue(&Futex::new(0), 0))),
         ("unpark", Box::new(move || parked.unpark())),
         ("builder", Box::new(|| drop(Runtime::builder().build()))),
         ("a runtime's metrics", Box::new(move || drop(of_metrics.metrics()))),
@@ -995,6 +1006,40 @@ fn in_a_forked_child_every_use_panics_with_a_clear_text() {
     assert_eq!(ended.join().unwrap(), 7);
     running.cancel();
     running.join().unwrap();
+    *waited.ready.lock() = true;
+    waited.changed.notify_all();
+    waiter.join().unwrap();
+}
+
+/// What others wait for, whom a forked child cannot wake.
+struct Waited {
+    event: Event,
+    latch: Latch,
+    futex: Futex,
+    ready: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Waited {
+    /// With a fiber that waits until it is ready, and a futex at which somebody has waited.
+    fn new() -> (Arc<Self>, JoinHandle<()>) {
+        let all =
+            Self { event: Event::new(), latch: Latch::new(1), futex: Futex::new(0), ready: Mutex::new(false), changed: Condvar::new() };
+        assert_eq!(all.futex.wait_timeout(0, Duration::ZERO), FutexWait::TimedOut);
+        let (all, comes) = (Arc::new(all), Arc::new(Event::new()));
+        let waiter = spawn({
+            let (all, comes) = (all.clone(), comes.clone());
+            move || {
+                let mut ready = all.ready.lock();
+                comes.set();
+                all.changed.wait_while(&mut ready, |ready| !*ready);
+            }
+        });
+        comes.wait();
+        // It is queued before it lets the mutex go.
+        drop(all.ready.lock());
+        (all, waiter)
+    }
 }
 
 #[test]

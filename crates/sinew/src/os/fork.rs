@@ -2,7 +2,7 @@
 //!
 //! A child has the thread that forked and no other, so no worker; locks may be held by threads that are not there. The
 //! child's thread forgets that it was a worker, or ever waited, so a yield or a wait takes the slow way of a thread that is new to the runtime, where the flag is looked at. A spawn, a join, an
-//! unpark and a time-out look at it themselves: one load each.
+//! unpark, a time-out, and what wakes those who wait at an object, look at it themselves: one load each.
 //! `std::process::Command` is not concerned: what runs between its fork and its exec does not call us.
 
 use std::sync::OnceLock;

@@ -13,7 +13,7 @@ use crate::base::atomic::in_statics;
 use crate::fiber::state::Cause;
 use crate::fiber::waiters::{Waiter, Waiters};
 use crate::fiber::why::{At, Why};
-use crate::os::clock;
+use crate::os::{clock, fork};
 use crate::rt::wait::Me;
 use crate::sched::worker::make_ready;
 
@@ -123,6 +123,7 @@ impl Condvar {
     /// # Suspends
     /// No.
     #[inline]
+    #[track_caller]
     pub fn notify_one(&self) -> bool {
         self.monitor.state() != NOBODY && self.wake_one()
     }
@@ -132,17 +133,21 @@ impl Condvar {
     /// # Suspends
     /// No.
     #[inline]
+    #[track_caller]
     pub fn notify_all(&self) -> usize {
         if self.monitor.state() == NOBODY {
             return 0;
         }
+        fork::refuse();
         let mut inside = self.monitor.lock();
         inside.state = NOBODY;
         inside.wake_all()
     }
 
     #[cold]
+    #[track_caller]
     fn wake_one(&self) -> bool {
+        fork::refuse();
         let mut inside = self.monitor.lock();
         let claimed = inside.claim_first(|()| ());
         inside.state = state_of(&inside);

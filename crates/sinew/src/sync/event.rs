@@ -8,7 +8,7 @@ use crate::base::atomic::in_statics;
 use crate::fiber::state::Cause;
 use crate::fiber::waiters::Waiters;
 use crate::fiber::why::At;
-use crate::os::clock;
+use crate::os::{clock, fork};
 use crate::rt::wait::Me;
 
 const UNSET: u32 = 0;
@@ -48,17 +48,21 @@ impl Event {
     ///
     /// # Suspends
     /// No.
+    #[track_caller]
     pub fn set(&self) {
         if self.is_set() {
             return;
         }
+        fork::refuse();
         let mut inside = self.monitor.lock();
         inside.state = SET;
         inside.wake_all();
     }
 
     /// Makes it unset again. Those who were waiting when it was set go on all the same.
+    #[track_caller]
     pub fn reset(&self) {
+        fork::refuse();
         self.monitor.lock().state = UNSET;
     }
 

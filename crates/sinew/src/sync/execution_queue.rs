@@ -645,7 +645,9 @@ impl<T> TaskHandle<T> {
     ///
     /// # Errors
     /// Whether the task is being executed, or there is nothing left of it.
+    #[track_caller]
     pub fn cancel(&self) -> Result<T, TooLate> {
+        fork::refuse();
         let mut state = self.shared.state.lock();
         let task = state.lines[self.number.urgency as usize].take(self.number.place);
         let in_hand = state.in_hand == Some(self.number);

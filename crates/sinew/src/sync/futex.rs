@@ -180,8 +180,10 @@ impl Futex {
     ///
     /// # Suspends
     /// No.
+    #[track_caller]
     pub fn wake(&self, count: usize) -> usize {
         let Some(queue) = self.queue_if_any() else { return 0 };
+        fork::refuse();
         let wakes = Wakes::none();
         let mut held = queue.0.lock();
         let woken = claim(&mut held, &wakes, count);
@@ -194,6 +196,7 @@ impl Futex {
     ///
     /// # Suspends
     /// No.
+    #[track_caller]
     pub fn wake_all(&self) -> usize {
         self.wake(usize::MAX)
     }
@@ -204,8 +207,10 @@ impl Futex {
     ///
     /// # Suspends
     /// No.
+    #[track_caller]
     pub fn requeue(&self, other: &Futex, wake: usize) -> Requeued {
         let Some(from) = self.queue_if_any() else { return Requeued { woken: 0, moved: 0 } };
+        fork::refuse();
         let to = other.queue();
         if ptr::eq(from, to) {
             return Requeued { woken: self.wake(wake), moved: 0 };

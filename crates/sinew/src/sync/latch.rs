@@ -8,8 +8,8 @@ use crate::base::atomic::in_statics;
 use crate::fiber::state::Cause;
 use crate::fiber::waiters::Waiters;
 use crate::fiber::why::At;
-use crate::os::clock;
 use crate::os::state_lock::STATE_MAX;
+use crate::os::{clock, fork};
 use crate::rt::wait::Me;
 
 /// A gate that opens, for good, once it was counted down to zero.
@@ -50,6 +50,7 @@ impl Latch {
     /// # Suspends
     /// No.
     #[inline]
+    #[track_caller]
     pub fn count_down(&self) {
         self.count_down_by(1);
     }
@@ -59,6 +60,7 @@ impl Latch {
     /// # Suspends
     /// No.
     #[inline]
+    #[track_caller]
     pub fn count_down_by(&self, steps: usize) {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         // Unless it opens, nobody has to be woken.
@@ -68,7 +70,9 @@ impl Latch {
     }
 
     #[cold]
+    #[track_caller]
     fn open_or_count(&self, steps: u32) {
+        fork::refuse();
         let mut inside = self.monitor.lock();
         inside.state = inside.state.saturating_sub(steps);
         if inside.state == 0 {

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Mortal, On, alone, panics, rounds, until};
 use sinew::sync::{Barrier, Event, Latch, LazyLock, Once, OnceLock, Semaphore, WaitGroup};
@@ -422,6 +422,43 @@ fn a_wait_group_whose_time_is_up_is_given_back_and_counts() {
     WaitGroup::new().wait();
     WaitGroup::new().try_wait().unwrap();
     assert!(WaitGroup::new().wait_timeout(Duration::ZERO).is_ok());
+}
+
+/// The last part is dropped at about the moment at which one of those who wait gives up: whoever is given its clone back has it before the other goes on, or both go on. On one worker, which comes to look
+/// at its timers after so many yields, and runs the one that gave up some turns later.
+#[test]
+fn one_that_gives_up_at_a_wait_group_counts_before_the_others_go_on() {
+    let impatience = Duration::from_micros(50);
+    let runtime = sinew::Runtime::builder().workers(1).build().unwrap();
+    runtime.run(|| {
+        for yields in (0..64).cycle().take(rounds(16_000)) {
+            let group = WaitGroup::new();
+            let (impatient, patient) = (group.clone(), group.clone());
+            let is_over = Arc::new(AtomicBool::new(false));
+            let gives_up = spawn({
+                let is_over = is_over.clone();
+                move || {
+                    let Err(mine) = impatient.wait_timeout(impatience) else { return };
+                    (0..4).for_each(|_| yield_now());
+                    assert!(!is_over.load(SeqCst), "all but one were gone, but there is this one");
+                    drop(mine);
+                }
+            });
+            let waits = spawn(move || {
+                patient.wait();
+                is_over.store(true, SeqCst);
+            });
+            yield_now();
+            let late = Instant::now() + impatience;
+            while Instant::now() < late {
+                std::hint::spin_loop();
+            }
+            (0..yields).for_each(|_| yield_now());
+            drop(group);
+            gives_up.join().unwrap();
+            waits.join().unwrap();
+        }
+    });
 }
 
 // Semaphore

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::monitor::{Monitor, Wait};
-use crate::fiber::state::Cause;
 use crate::fiber::waiters::Waiters;
 use crate::fiber::why::At;
 use crate::os::state_lock::STATE_MAX;
@@ -85,16 +84,22 @@ impl WaitGroup {
     fn wait_until(&self, me: &Me, deadline_ns: u64) -> bool {
         let mut inside = self.monitor.lock();
         inside.state -= 1;
-        let woken = match inside.state {
-            0 => {
-                inside.wake_all();
-                true
+        if inside.state == 0 {
+            inside.wake_all();
+        } else {
+            let mut gave_up = false;
+            inside.wait(me, At::WaitGroup, deadline_ns, (), |mut inside, queued| {
+                // The last part may have been dropped, too late to end this wait: then others have been told that all are gone. Else it counts before they can be.
+                gave_up = queued;
+                inside.state += u32::from(queued);
+            });
+            if gave_up {
+                return false;
             }
-            _ => inside.wait(me, At::WaitGroup, deadline_ns, (), |_, _| ()) == Cause::Woken,
-        };
-        // It counts again, for its drop, or for the caller whom it is given back to.
+        }
+        // It counts again, for its drop.
         self.monitor.lock().state += 1;
-        woken
+        true
     }
 }
 

@@ -558,6 +558,27 @@ fn cancels_and_deadlines_against_turns_lose_none() {
     });
 }
 
+/// The condition sends: there is another value whenever it is about to wait, so it never does. It gives up by itself if nothing else ends it.
+#[test]
+fn a_wait_for_a_value_ends_in_time_though_there_is_always_another() {
+    everywhere(|| {
+        let (sender, mut receiver) = watch(0);
+        let (begun, mut looks) = (Instant::now(), 0);
+        let looked = receiver.wait_for_timeout(
+            |_| {
+                looks += 1;
+                sender.send(looks).unwrap();
+                begun.elapsed() > 1_000 * MILLI
+            },
+            5 * MILLI,
+        );
+        assert!(looked.unwrap_err().is_timeout());
+        assert!(begun.elapsed() >= 5 * MILLI);
+        // What is there when the time is up is looked at, and a time-out of none looks once.
+        assert_eq!(*receiver.wait_for_timeout(|value| *value == looks, Duration::ZERO).unwrap(), looks);
+    });
+}
+
 #[test]
 fn a_wait_for_a_value_has_timed_forms() {
     everywhere(|| {

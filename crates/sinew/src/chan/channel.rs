@@ -267,6 +267,11 @@ impl Until {
         }
     }
 
+    /// Whether a [fixed](Self::fixed) moment has passed.
+    pub(super) fn is_over(self) -> bool {
+        matches!(self, Until::At(deadline) if Instant::now() >= deadline)
+    }
+
     /// The moment, as the runtime counts.
     #[inline]
     pub(super) fn ns(self) -> u64 {

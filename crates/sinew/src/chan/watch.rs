@@ -364,9 +364,14 @@ impl<T> Receiver<T> {
         enter_counted_cancel_point()?;
         let until = until.fixed();
         loop {
+            // Asked before the look, so that a value that came in time counts; and for each, since it need not wait while there is always another.
+            let is_over = until.is_over();
             let value = self.borrow_and_update();
             if condition(&value) {
                 return Ok(value);
+            }
+            if is_over {
+                return Err(RecvError::TimedOut);
             }
             // Not kept while it waits: it may be large.
             drop(value);

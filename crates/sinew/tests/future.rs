@@ -1,5 +1,7 @@
 //! Futures in fibers, fibers as futures, and both beside the executors of others.
 
+mod common;
+
 use std::future::{Future, pending, poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -614,14 +616,17 @@ fn tokios_tasks_wait_for_fibers() {
     assert_eq!(sum, 19_900);
 }
 
+/// A waker that counts its calls.
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
 #[test]
 fn a_waker_of_a_foreign_task_is_called_once_its_fiber_has_ended() {
-    struct Count(AtomicUsize);
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, SeqCst);
-        }
-    }
     let count = Arc::new(Count(AtomicUsize::new(0)));
     let waker = Waker::from(count.clone());
     let (go, gate) = sinew::chan::unbounded::<()>();
@@ -632,6 +637,61 @@ fn a_waker_of_a_foreign_task_is_called_once_its_fiber_has_ended() {
     go.send(()).unwrap();
     until(|| count.0.load(SeqCst) == 1);
     assert!(matches!(std::pin::pin!(&mut fiber).poll(&mut context), Poll::Ready(Ok(()))));
+}
+
+/// A handle that is polled by another task, joined or dropped gives up the waker that it left; that is not called any more.
+#[test]
+fn a_handle_takes_back_the_waker_that_it_left() {
+    let (first, second) = (Arc::new(Count(AtomicUsize::new(0))), Arc::new(Count(AtomicUsize::new(0))));
+    let (of_first, of_second) = (Waker::from(first.clone()), Waker::from(second.clone()));
+    let counts = || (Arc::strong_count(&first), Arc::strong_count(&second));
+    let polled = || {
+        let (go, gate) = sinew::chan::unbounded::<()>();
+        let mut fiber = spawn(move || gate.recv().unwrap());
+        assert!(pin!(&mut fiber).poll(&mut Context::from_waker(&of_first)).is_pending());
+        assert_eq!(counts(), (3, 2));
+        assert!(pin!(&mut fiber).poll(&mut Context::from_waker(&of_second)).is_pending());
+        assert_eq!(counts(), (2, 3), "another task's is in its place");
+        (go, fiber)
+    };
+    let (go, fiber) = polled();
+    drop(fiber);
+    assert_eq!(counts(), (2, 2), "of a handle that is dropped");
+    go.send(()).unwrap();
+    let (go, fiber) = polled();
+    go.send(()).unwrap();
+    fiber.join().unwrap();
+    common::poll_until("the waker of a handle that was joined is gone", || counts() == (2, 2));
+    assert_eq!(first.0.load(SeqCst), 0);
+}
+
+/// Claim: whoever is first, no waker and no outcome is kept for ever. By handles that are dropped, joined or polled again at the moment at which their fibers end.
+#[test]
+fn a_handle_that_is_left_while_its_fiber_ends_leaves_nothing() {
+    let (count, outcome) = (Arc::new(Count(AtomicUsize::new(0))), Arc::new(()));
+    let waker = Waker::from(count.clone());
+    let mut context = Context::from_waker(&waker);
+    const ROUNDS: usize = if cfg!(debug_assertions) { 5_000 } else { 100_000 };
+    for round in 0..ROUNDS {
+        let mut fiber = spawn({
+            let outcome = outcome.clone();
+            move || {
+                (0..round % 3).for_each(|_| yield_now());
+                outcome
+            }
+        });
+        if pin!(&mut fiber).poll(&mut context).is_ready() {
+            continue;
+        }
+        (0..round % 50).for_each(|_| std::hint::spin_loop());
+        match round % 4 {
+            0 => drop(fiber),
+            1 => drop(fiber.join().unwrap()),
+            2 => drop(pin!(&mut fiber).poll(&mut context)),
+            _ => until(|| fiber.is_finished()),
+        }
+    }
+    common::poll_until("no waker and no outcome is kept", || (Arc::strong_count(&count), Arc::strong_count(&outcome)) == (2, 1));
 }
 
 /// A waker that waits, with a deadline, in the fiber that has ended.

@@ -142,6 +142,12 @@ fn a_timed_wait_says_whether_its_time_was_up_and_has_the_mutex() {
             assert!(condvar.wait_until(&mut guard, Instant::now()).timed_out());
             assert!(condvar.wait_timeout_while(&mut guard, MILLI, |_| true).timed_out());
             assert!(!condvar.wait_timeout_while(&mut guard, Duration::ZERO, |_| false).timed_out());
+            let mut looks = 0;
+            let came = condvar.wait_timeout_while(&mut guard, MILLI, |_| {
+                looks += 1;
+                looks == 1
+            });
+            assert!(!came.timed_out() && looks == 2, "at the end of its time it looks once more");
             assert!(mutex.is_locked() && mutex.try_lock().is_none());
             *guard += 1;
             assert!(!condvar.notify_one(), "nobody is left in the queue");

@@ -1,5 +1,63 @@
 //! Sinew: an M:N stackful fiber runtime. Write plain blocking code, run a million of it.
-#![doc = include_str!("../../../README.md")]
+//!
+//! ```
+//! use std::time::Duration;
+//! sinew::run(|| {
+//!     // Ten thousand fibers, each an ordinary closure that blocks whenever it likes.
+//!     let sleepers: Vec<_> = (0..10_000u64)
+//!         .map(|i| {
+//!             sinew::spawn(move || {
+//!                 sinew::sleep(Duration::from_millis(10));
+//!                 i
+//!             })
+//!         })
+//!         .collect();
+//!     let sum: u64 = sleepers.into_iter().map(|fiber| fiber.join().unwrap()).sum();
+//!     assert_eq!(sum, 49_995_000);
+//! });
+//! ```
+//!
+//! A fiber is a closure with a stack of its own. Worker threads, as many as there are CPUs, run the fibers: one that waits makes room for the next, at the price of a function call or two. The first fiber starts the
+//! runtime; [`Runtime::builder`] makes others.
+//!
+//! # Where things are
+//! | for | see |
+//! |---|---|
+//! | fibers: start, wait for, name, size | [`spawn()`], [`scope()`], [`run`], [`Builder`], [`JoinHandle`], [`spawn_batch`] |
+//! | waiting and letting others run | [`sleep`], [`park`], [`yield_now`] |
+//! | cutting waits short | [`JoinHandle::cancel`], [`timeout`], [`shield`], [`cancelled`] |
+//! | locks and the like | [`sync`] |
+//! | channels and `select!` | [`chan`] |
+//! | intervals, timers with callbacks | [`time`] |
+//! | sockets, files, children, signals, pipes | [`net`], [`fs`], [`process`], [`signal`], [`io`] |
+//! | futures | [`block_on`], [`spawn_future`]; a [`JoinHandle`] is a future |
+//! | calls that block a thread | [`blocking()`] |
+//! | values that belong to a fiber | [`fiber_local!`] |
+//! | runtimes, groups of workers, queues, policies | [`Runtime`], [`RuntimeBuilder`], [`Group`] |
+//! | what the scheduler does | [`metrics`], and `SINEW_SCHEDTRACE=1000` for a line per second |
+//!
+//! # What `spawn` promises
+//! A fiber is *settled*: from its first run on it stays on one worker's thread. So [`spawn()`] asks for what [`std::thread::spawn`] asks for, and an `Rc`, a guard or a thread-local that a fiber holds never changes thread.
+//! Three rules remain, as fibers take turns on a thread. Do not suspend inside a `thread_local!` initialiser, inside a scoped-thread-local closure, or inside a panic hook. [`no_suspend`] marks code like this: suspending in
+//! it panics. With these rules kept, safe code that uses Sinew is sound. A fiber may move between workers only where its maker has promised, by `unsafe`, what that asks for ([`RuntimeBuilder::migrate_started_fibers`]).
+//!
+//! # Which calls can be cut short
+//! A cancel and a deadline are errors, and nothing is unwound by force. I/O, channels, `select!`, [`sleep`] and [`park`] are *cancel points*: they fail, or return at once, in a fiber that is cancelled or past its deadline. Locks,
+//! `join`, the end of a [`scope()`], [`blocking()`] and [`block_on`] are none; locks have timed forms, and [`try_block_on`] is one. [`cancelled`] has [the whole table](cancelled#which-calls-wait-and-which-are-cancel-points). A loop around
+//! [`sleep`] or [`park`], which return nothing, asks [`cancelled`].
+//!
+//! # Coming from threads
+//! `use sinew as thread`, and `sinew::net`, `fs`, `process`, `sync` for std's. What differs:
+//! - Locks do not poison: `lock()` gives the guard, and [`Condvar::wait`](sync::Condvar::wait) takes `&mut guard`. `try_lock_for` is [`lock_timeout`](sync::Mutex::lock_timeout).
+//! - `mpsc::channel` is [`chan::unbounded`], `sync_channel` is [`chan::bounded`]; both have many receivers. `handle.thread()` is [`JoinHandle::fiber`].
+//! - **Hold no guard of `std::sync` over a call that waits**: the next fiber of the worker that wants the lock blocks the thread, and the holder never goes on. Those of [`sync`] may be held over anything.
+//! - What blocks the thread (`std::thread::sleep`, a call of C) blocks a worker: [`blocking()`] is for that.
+//! - [`net`] and [`fs`] say at their heads where they differ from std's.
+
+// The README's examples run as tests, too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
 
 mod base;
 pub mod chan;

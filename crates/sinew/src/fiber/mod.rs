@@ -84,7 +84,7 @@ const MOVES: u8 = 1 << 7;
 const KIND_SHIFT: u32 = 6;
 const _: () = assert!(stack::CLASSES <= 1 << KIND_SHIFT);
 
-/// Names a fiber among all that live, and among the last four billion that had its place.
+/// Names a fiber: unique among those that live, and among the last four billion that used its place. Printed as `#place`, or `#place.n` when the place has been used `n` times before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(u64);
 

@@ -88,8 +88,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// With how many of them each group begins; it starts one more when a fiber becomes ready and nobody is idle, or, where fibers that may move wait for
-    /// I/O, when nobody is idle who would see that it has come, until it has all. The default is all. More than the
+    /// How many threads each group begins with. It starts one more whenever a fiber is ready and no worker is idle, up to all of them; and, where fibers that may move wait for I/O, when no worker is idle to
+    /// look for it. The default is all. More than the
     /// [`workers`](Self::workers) or the [`group_size`](Self::group_size) that are asked for is an error; where the machine or a profile makes a group smaller, it begins with all.
     pub fn workers_min(mut self, workers: usize) -> Self {
         self.workers_min = Some(workers);
@@ -188,7 +188,7 @@ impl RuntimeBuilder {
 
     /// Lets every fiber of this runtime go on, after a wait or a yield, on whichever worker is free: full M:N scheduling, as flare's and bthread's.
     ///
-    /// A fiber that waits with a deadline, other than for a descriptor, or for a file, unwinds, holds a [`pin`](crate::pin()) guard or is in a hook goes on where it was. One that is
+    /// A fiber does not move while it waits with a deadline (unless for a descriptor), waits for a file, unwinds, holds a [`pin`](crate::pin()) guard, or is in a hook. One that is
     /// [`pinned`](crate::Builder::pinned) stays in its group. `SINEW_SHAKE=1` moves each such fiber at every chance, so that a broken promise shows at once.
     ///
     /// # Safety

@@ -44,8 +44,8 @@ unsafe impl Send for Scope<'_, '_> {}
 /// Yes, until all fibers of the scope have ended. No cancel point.
 ///
 /// # Panics
-/// If a fiber panicked that was not joined, or was not run, for want of a stack or since the runtime is being [shut down](crate::Runtime::shutdown_timeout): what it was to do is missing, and the text says which
-/// it was. Who joins it is told by that instead. Also inside [`no_suspend`](crate::no_suspend), before `f` is called.
+/// If a fiber panicked that was not joined, or was not run, for want of a stack or since the runtime is being [shut down](crate::Runtime::shutdown_timeout): what it was to do is missing; the message says
+/// which it was. If the fiber was joined, `join` returns that error, and `scope` does not panic. Also inside [`no_suspend`](crate::no_suspend), before `f` is called.
 ///
 /// # Examples
 /// ```

@@ -639,11 +639,11 @@ impl<T> fmt::Debug for JoinHandle<T> {
 
 /// Starts a fiber of the current runtime; from a plain thread, of the default one, which starts with its first fiber.
 ///
-/// The contract is that of [`std::thread::spawn`]: the closure is `Send`, and from its first run the fiber stays on one thread, so that what it makes
-/// there need not be.
+/// The contract is that of [`std::thread::spawn`]: the closure is `Send`, and from its first run the fiber stays on one thread, so that values
+/// which it makes there need not be `Send`.
 ///
 /// In a runtime that is being [shut down](crate::Runtime::shutdown_timeout) nothing begins to run: `f` is dropped unrun, here, and `join` gives a [`NeverRan`], as it does for fibers that were
-/// spawned before and had not begun. No fiber has to ask first, nor could it: a shutdown may begin at any moment. But one that starts anew what has failed asks [`cancelled`](crate::cancelled()), else the shutdown waits for it in vain. Who wants to know uses [`Builder::spawn`], which gives an error then.
+/// spawned before and had not begun. A loop that starts again what has failed must ask [`cancelled`](crate::cancelled()), or the shutdown never finishes. To get an error in place of a fiber that never runs, use [`Builder::spawn`].
 ///
 /// # Suspends
 /// No.
@@ -959,7 +959,7 @@ impl Builder {
         self
     }
 
-    /// Queues it without waking anybody: who spawns many calls [`flush`] ([`Handle::flush`](crate::Handle::flush) for another [runtime](Self::runtime)) once, after the last. Workers that are awake may run it before; nobody else has to.
+    /// Queues it without waking anybody: who spawns many calls [`flush`] ([`Handle::flush`](crate::Handle::flush) for another [runtime](Self::runtime)) once, after the last. It may start earlier, on a worker that is awake; it is sure to start only after that call.
     pub fn quiet(mut self) -> Self {
         self.quiet = true;
         self

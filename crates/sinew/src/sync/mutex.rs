@@ -107,8 +107,8 @@ pub type MappedMutexGuard<'a, T> = lock_api::MappedMutexGuard<'a, RawMutex, T>;
 /// waiters of the same worker are preferred; else the one that has waited longest is next. One that has waited for half a millisecond, and finds it locked when it is woken, is given it by the next
 /// unlock. `MutexGuard::unlock_fair` gives it to the one that has waited longest at once.
 ///
-/// If the worker of the woken one computes, or is blocked by a system call, others wait for it for a millisecond or so: then one of another worker, or a thread, has the mutex. (Each of that worker's waiters that is woken costs so much, and where several workers are held at once it may be longer,
-/// and one that was given it has it.) Let long computations yield all the same, and leave what blocks to [`blocking`](crate::blocking): fibers of that worker wait for it.
+/// If the worker of the woken one computes, or is blocked by a system call, others wait for it for a millisecond or so: then one of another worker, or a thread, has the mutex. (So a held worker can cost the others a millisecond for each of its fibers that is woken.)
+/// Let long computations yield all the same, and leave what blocks to [`blocking`](crate::blocking): fibers of that worker wait for it.
 ///
 /// # Suspends
 /// `lock` and `lock_timeout` do, while another has it. They are no [cancel points](crate::cancelled).

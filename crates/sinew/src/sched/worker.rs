@@ -639,6 +639,9 @@ impl Worker {
     #[inline]
     fn pop_moving(&self) -> *mut Control {
         let control = self.seat.moving.pop_oldest();
+        if control.is_null() {
+            return control;
+        }
         let [next, after] = self.seat.moving.oldest_two();
         // SAFETY: blocks are never unmapped, and what is read of one that a thief has taken is an atomic.
         if let Some(next) = unsafe { next.as_ref() } {

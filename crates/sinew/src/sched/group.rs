@@ -51,8 +51,8 @@ const GROW_PAUSE_NS: u64 = 50_000_000;
 pub(crate) const CHILDREN_MAX: usize = 256;
 
 /// Ready fibers that may move a worker keeps; who comes when there are so many queues up in the group. More than its children may be: those run newest first and seldom become many, these go round, and the way through the group's queue costs a
-/// lock and a miss. 1,000 of them that yield: 67 -> 31 ns on one worker, 95 -> 17 on two (from 256; tokio 40 and 25; Zen 4). 32 KiB for each worker.
-pub(crate) const MOVING_MAX: usize = 4096;
+/// lock and a miss. 1,000 of them that yield: 67 -> 31 ns on one worker, 95 -> 17 on two (from 256; tokio 40 and 25; Zen 4). 8 KiB for each worker; 4,096 would be 32, and a seat keeps them for life.
+pub(crate) const MOVING_MAX: usize = 1024;
 
 /// How a worker rests.
 #[derive(Clone, Copy)]

@@ -128,27 +128,16 @@ struct Weather {
     wait_for_ever: fn(&Stage<'_>),
     /// Whether each round has a scheduler of its own kind.
     plans: bool,
-    /// What the main thread does in the first round.
-    once: Option<Storm>,
 }
 
 impl Weather {
     fn of(kind: Kind, io: Option<Io>) -> Self {
         match kind {
-            Kind::Fibers => {
-                let once: Option<Storm> = Some(storms::unheard);
-                Self { storms: &storms::STORMS, drivers: Vec::new(), wait_for_ever: storms::park_for_ever, plans: false, once }
-            }
-            Kind::Sched => Self {
-                storms: &sched::STORMS,
-                drivers: Vec::new(),
-                wait_for_ever: storms::park_for_ever,
-                plans: true,
-                once: Some(storms::unheard),
-            },
+            Kind::Fibers => Self { storms: &storms::STORMS, drivers: Vec::new(), wait_for_ever: storms::park_for_ever, plans: false },
+            Kind::Sched => Self { storms: &sched::STORMS, drivers: Vec::new(), wait_for_ever: storms::park_for_ever, plans: true },
             Kind::Io => {
                 let drivers = io.map_or_else(engine::drivers, |io| vec![io]);
-                Self { storms: &sockets::STORMS, drivers, wait_for_ever: sockets::read_for_ever, plans: false, once: None }
+                Self { storms: &sockets::STORMS, drivers, wait_for_ever: sockets::read_for_ever, plans: false }
             }
         }
     }
@@ -186,6 +175,10 @@ pub(crate) fn main(arguments: &Arguments) -> ExitCode {
     }
     if let Some(failure) = (arguments.kind == Kind::Io).then(|| engine::raise_descriptors(CONNECTIONS_MAX).err()).flatten() {
         return failure.tell();
+    }
+    // The default runtime, which storms spawn into, is made of the environment: what is wrong there is no fault of a fiber.
+    if let Err(error) = Runtime::builder().build() {
+        return Failure::from(error).tell();
     }
     let weather = Weather::of(arguments.kind, arguments.io);
     failure::prepare(Recipe { seed, arguments: arguments.text() });
@@ -345,11 +338,6 @@ fn run_round(seed: u64, round: u64, workers: usize, weather: &Weather) {
     while waves == 0 || begun.elapsed() < ROUND_TIME {
         waves += 1;
         run_wave(&runtime, &mut stream(seed, round, waves), weather.storms);
-    }
-    if let Some(storm) = weather.once.filter(|_| round == 1) {
-        let me = Life::of_thread("main thread");
-        storm(&Stage { me: &me, runtime: Some(&runtime) }, &mut stream(seed, round, 0));
-        me.finish();
     }
     await_strays();
     let metrics = runtime.metrics();

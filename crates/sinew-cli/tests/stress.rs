@@ -1,6 +1,14 @@
 //! `sinew stress`, run as users run it.
 
+mod support;
+
 use std::process::{Command, Output};
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = support::command(env!("CARGO_BIN_EXE_sinew"));
+    command.env_remove("SINEW_STRESS_LEAK").arg("stress").args(arguments);
+    command
+}
 
 fn stress(arguments: &[&str]) -> Output {
     stress_leaking("", arguments)
@@ -8,12 +16,11 @@ fn stress(arguments: &[&str]) -> Output {
 
 /// With a leak that is planted (`stress/leaks.rs`).
 fn stress_leaking(leak: &str, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sinew"));
-    command.env_remove("SINEW_WORKERS").env_remove("SINEW_STACK_SIZE").env_remove("SINEW_IO").env_remove("SINEW_STRESS_LEAK");
+    let mut command = command(arguments);
     if !leak.is_empty() {
         command.env("SINEW_STRESS_LEAK", leak);
     }
-    command.arg("stress").args(arguments).output().expect("the binary was built for this test")
+    command.output().expect("the binary was built for this test")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -28,8 +35,21 @@ fn a_short_run_finds_nothing_and_says_so() {
     assert!(out.starts_with("stress: seed 7, 2 s\n"), "{out}");
     assert!(out.lines().any(|line| line.starts_with("round    1  workers ")), "{out}");
     assert!(out.lines().last().is_some_and(|line| line.starts_with("ok: ") && line.contains(" fibers (")), "{out}");
-    // Planned panics are silent, but for those that nobody can join: the library tells of them.
-    assert!(err.lines().all(|line| line.ends_with("nobody will join it")), "{err}");
+    // Planned panics are silent.
+    assert_eq!(err, "");
+}
+
+/// It is not for a fiber to answer for the environment: the variable is named, and no seed.
+#[test]
+fn a_bad_environment_is_refused_by_name() {
+    for (variable, bad) in [("SINEW_WORKERS", "abc"), ("SINEW_IO", "foo"), ("SINEW_STACK_SIZE", "much")] {
+        for kind in ["fibers", "io", "sched"] {
+            let output = command(&[kind, "--seconds", "1"]).env(variable, bad).output().expect("the binary was built for this test");
+            let (out, err) = (text(&output.stdout), text(&output.stderr));
+            assert_eq!((output.status.code(), &*out), (Some(2), ""), "{variable}, {kind}: {err}");
+            assert!(err.contains(variable) && err.contains(bad) && err.lines().count() == 1, "{variable}, {kind}: {err}");
+        }
+    }
 }
 
 #[test]

@@ -39,6 +39,7 @@ pub(super) fn draw(title: &str, latencies_ns: &Histogram<u64>) -> String {
         text(&mut svg, LEFT - 8.0, y + 4.0, "end", &crate::table::time(10u64.pow(power as u32)));
     }
     text(&mut svg, WIDTH / 2.0, HEIGHT - 10.0, "middle", "percentile");
+    text(&mut svg, LEFT - 8.0, TOP - 18.0, "end", "latency");
     let points: Vec<_> = (0..=POINTS).map(|i| plot.point(latencies_ns, i)).collect();
     let _ = writeln!(svg, "<polyline fill=\"none\" stroke=\"#0969da\" stroke-width=\"2\" points=\"{}\"/>\n</svg>", points.join(" "));
     svg
@@ -104,6 +105,7 @@ mod tests {
         let mut latencies_ns = Histogram::new_with_bounds(1, 1_000_000_000, 3).unwrap();
         (1..=10_000).for_each(|us| latencies_ns.record(us * 1000).unwrap());
         let svg = draw("a < b & c", &latencies_ns);
+        assert!(svg.contains(">percentile</text>") && svg.contains(">latency</text>"), "{svg}");
         assert!(svg.contains("a &lt; b &amp; c") && svg.contains("99.99%") && svg.ends_with("</svg>\n"), "{svg}");
         let points = svg.split("points=\"").nth(1).unwrap().split('"').next().unwrap();
         let heights: Vec<f64> = points.split(' ').map(|point| point.split(',').nth(1).unwrap().parse().unwrap()).collect();

@@ -88,6 +88,8 @@ pub(crate) fn raise_descriptors(connections: usize) -> Result<(), Failure> {
     let (who, fewer) = match connections {
         // Of a server, whose clients decide.
         0 => ("the runtime needs".into(), ""),
+        // There are no fewer.
+        1 => ("the runtime and one connection need".into(), ""),
         _ => (format!("{connections} connections need"), "ask for fewer, or "),
     };
     match have {

@@ -59,10 +59,11 @@ fn a_bad_value_is_named_with_what_is_allowed() {
 
 #[test]
 fn too_few_descriptors_are_told_of_before_anything_is_done() {
-    let limited = |arguments: &str| {
-        let shell = format!("ulimit -n 300 && exec \"$0\" demo --seconds 0.2 {arguments}");
+    let limited_to = |descriptors: usize, arguments: &str| {
+        let shell = format!("ulimit -n {descriptors} && exec \"$0\" demo --seconds 0.2 {arguments}");
         support::command("sh").args(["-c", &shell, env!("CARGO_BIN_EXE_sinew")]).output().expect("there is a shell")
     };
+    let limited = |arguments| limited_to(300, arguments);
     let refused = limited("--connections 1000");
     let text = stderr(&refused);
     assert_eq!(refused.status.code(), Some(2), "{text}");
@@ -72,6 +73,11 @@ fn too_few_descriptors_are_told_of_before_anything_is_done() {
     assert_eq!(reduced.status.code(), Some(0), "{}", stderr(&reduced));
     assert!(stderr(&reduced).contains("44 connections instead of 10000"), "{}", stderr(&reduced));
     assert_eq!(row(&stdout(&reduced), "connections")[0], "44");
+    // Nor is it told to ask for fewer than one.
+    let refused = limited_to(100, "");
+    let text = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{text}");
+    assert!(text.contains("the runtime and one connection need 257 descriptors, and this process may have 100: raise"), "{text}");
 }
 
 /// Also one that cannot see to it itself, since a signal ends it.

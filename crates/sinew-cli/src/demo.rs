@@ -188,8 +188,16 @@ impl Report {
         self.measured["errors"].as_object().into_iter().flatten().map(|(name, times)| (name, times.as_u64().unwrap_or(0)))
     }
 
-    fn cpu_us_per_request(&self) -> f64 {
-        self.cpu.as_secs_f64() * 1e6 / self.number("requests").max(1.0)
+    /// Of a latency; nothing was measured if there was no answer.
+    fn latency(&self, name: &str) -> String {
+        self.measured[name].as_f64().map_or("-".into(), |us| time((us * 1e3) as u64))
+    }
+
+    fn cpu_per_request(&self) -> String {
+        match self.number("requests") {
+            0.0 => "-".into(),
+            requests => format!("{:.2} us", self.cpu.as_secs_f64() * 1e6 / requests),
+        }
     }
 }
 
@@ -202,11 +210,11 @@ impl fmt::Display for Report {
         row(f, "requests/s", count(self.number("requests_per_s") as usize), "")?;
         rule(f)?;
         for name in ["p50", "p99", "p999", "max"] {
-            row(f, &format!("latency, {name}"), time((self.number(&format!("{name}_us")) * 1e3) as u64), "")?;
+            row(f, &format!("latency, {name}"), self.latency(&format!("{name}_us")), "")?;
         }
         rule(f)?;
         row(f, "server workers", count(self.workers), &format!("I/O by {}", self.driver))?;
-        row(f, "server CPU per request", format!("{:.2} us", self.cpu_us_per_request()), "the kernel's work included")?;
+        row(f, "server CPU per request", self.cpu_per_request(), "the kernel's work included")?;
         row(f, "server fibers", count(self.fibers), "one per connection, and one that accepts")?;
         let each =
             format!("{:.2} KiB per connection, without what the kernel keeps", self.memory_bytes as f64 / 1024.0 / self.connections as f64);

@@ -44,7 +44,12 @@ impl Report {
         self.outcome.latencies_ns.len() - self.outcome.in_time
     }
 
-    /// One object. Times are in microseconds.
+    /// `figure`, unless there was no answer of which it could be one.
+    fn measured<T>(&self, figure: T) -> Option<T> {
+        (!self.outcome.latencies_ns.is_empty()).then_some(figure)
+    }
+
+    /// One object. Times are in microseconds; null if there are none.
     pub(super) fn to_json(&self) -> Value {
         let mut object = json!({
             "protocol": self.protocol.name(),
@@ -56,13 +61,13 @@ impl Report {
             "requests": self.outcome.in_time,
             "requests_per_s": self.per_second(),
             "late": self.late(),
-            "mean_us": self.outcome.latencies_ns.mean() / 1e3,
+            "mean_us": self.measured(self.outcome.latencies_ns.mean() / 1e3),
             "unsent": self.outcome.unsent,
             "connect_s": self.outcome.connecting.as_secs_f64(),
             "errors": self.outcome.errors,
         });
         for (name, quantile) in QUANTILES {
-            object[format!("{name}_us")] = json!(self.outcome.latencies_ns.value_at_quantile(quantile) as f64 / 1e3);
+            object[format!("{name}_us")] = json!(self.measured(self.outcome.latencies_ns.value_at_quantile(quantile) as f64 / 1e3));
         }
         object
     }
@@ -84,9 +89,10 @@ impl fmt::Display for Report {
         }
         rule(f)?;
         let from = if self.rate.is_some() { "from the moment it was due to the answer" } else { "from sending to the answer" };
-        row(f, "latency, mean", time(latencies_ns.mean() as u64), from)?;
+        let told = |ns| self.measured(ns).map_or("-".into(), time);
+        row(f, "latency, mean", told(latencies_ns.mean() as u64), from)?;
         for (name, quantile) in QUANTILES {
-            row(f, &format!("latency, {name}"), time(latencies_ns.value_at_quantile(quantile)), "")?;
+            row(f, &format!("latency, {name}"), told(latencies_ns.value_at_quantile(quantile)), "")?;
         }
         rule(f)?;
         row(f, "errors", count(errors.values().sum::<u64>() as usize), "")?;

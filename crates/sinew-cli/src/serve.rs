@@ -115,7 +115,13 @@ impl Server {
     /// # Errors
     /// If it cannot listen there.
     pub(crate) fn start(runtime: &Runtime, protocol: Protocol, addr: &str) -> Result<Self, Failure> {
-        let listener = TcpListener::bind(addr).map_err(|error| Failure::new(format!("cannot listen at '{addr}': {error}")))?;
+        let listener = TcpListener::bind(addr).map_err(|error| {
+            let mend = match error.kind() {
+                io::ErrorKind::AddrInUse => "; choose another with --addr; port 0 takes a free one",
+                _ => "",
+            };
+            Failure::new(format!("cannot listen at '{addr}': {error}{mend}"))
+        })?;
         let server = Self { addr: listener.local_addr()?, tally: Arc::default() };
         let tally = server.tally.clone();
         runtime.spawn(move || accept(&listener, protocol, &tally));

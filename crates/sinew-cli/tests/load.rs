@@ -283,6 +283,10 @@ fn a_server_that_is_not_there_or_never_answers_is_told_of() {
     let output = sinew(&["load", "echo", &addr, "-c", "3", "-s", "0.3", "--json"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert_eq!(json(&output)["errors"], serde_json::json!({ "no answer by the end": 3 }));
+    // Nothing was measured, which is no latency of 0.
+    assert!(["mean_us", "p50_us", "max_us"].iter().all(|name| json(&output).get(name) == Some(&serde_json::Value::Null)));
+    let output = sinew(&["load", "echo", &addr, "-c", "1", "-s", "0.3"]);
+    assert!(["mean", "p50", "max"].iter().all(|name| row(&stdout(&output), &format!("latency, {name}"))[0] == "-"));
     drop(listener);
     let output = sinew(&["load", "echo", &addr, "-c", "3"]);
     assert_eq!(output.status.code(), Some(1));
@@ -294,7 +298,8 @@ fn a_server_that_is_not_there_or_never_answers_is_told_of() {
 fn a_server_that_cannot_listen_says_why() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();
-    for (addr, why) in [(&*addr, "in use"), ("no.such.name.invalid:1", "cannot listen at 'no.such.name.invalid:1'")] {
+    let mend = "choose another with --addr; port 0 takes a free one";
+    for (addr, why) in [(&*addr, mend), ("no.such.name.invalid:1", "cannot listen at 'no.such.name.invalid:1'")] {
         let output = sinew(&["serve", "echo", "--addr", addr]);
         assert_eq!(output.status.code(), Some(1));
         assert!(stderr(&output).contains(why), "{}", stderr(&output));

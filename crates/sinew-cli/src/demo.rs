@@ -9,18 +9,21 @@ mod million;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use sinew::Runtime;
+use sinew::sync::Event;
 
 use crate::engine::{self, Engine};
 use crate::failure::{FAILED, Failure};
+use crate::interrupt::{self, CUT_SHORT};
 use crate::load;
 use crate::proc::Memory;
 use crate::serve::{Protocol, Server};
-use crate::table::{count, row, rule, seconds, time};
+use crate::table::{count, cut_short, row, rule, seconds, time};
 
 /// Connections, unless there are too few descriptors for so many.
 const CONNECTIONS_DEFAULT: usize = 10_000;
@@ -65,7 +68,11 @@ pub(crate) fn main(arguments: &Arguments) -> ExitCode {
         Ok(report) => {
             // Whoever closes our output early does not want the rest.
             let _ = write!(io::stdout(), "{report}");
-            if report.errors().next().is_some() { ExitCode::from(FAILED) } else { ExitCode::SUCCESS }
+            match (report.is_cut_short(), report.errors().next()) {
+                (true, _) => ExitCode::from(CUT_SHORT),
+                (_, Some(_)) => ExitCode::from(FAILED),
+                _ => ExitCode::SUCCESS,
+            }
         }
         Err(failure) => failure.tell(),
     }
@@ -79,10 +86,13 @@ fn perform(arguments: &Arguments) -> Result<Report, Failure> {
     eprintln!("{:<8} echo at {}, {} s of {} connections", "demo", server.addr, arguments.seconds, count(connections));
     let mut load = Load::start(arguments, connections, &server)?;
     load.expect("begun")?;
+    // Before, there was nothing to show.
+    let interrupt = interrupt::listen()?;
     let cpu = cpu_time();
     // While all are at work.
-    std::thread::sleep(Duration::from_secs_f64(arguments.seconds / 2.0));
+    interrupt.wait_timeout(Duration::from_secs_f64(arguments.seconds / 2.0));
     let (memory, fibers) = (Memory::now()?, alive(&runtime));
+    load.stop_at(interrupt)?;
     load.expect("over")?;
     let cpu = cpu_time().saturating_sub(cpu);
     let measured = load.result()?;
@@ -130,9 +140,19 @@ impl Load {
             format!("--size={}", arguments.size),
         ]);
         command.args(arguments.engine.arguments(engine::half_of_the_cpus()));
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let stdout = child.stdout.take().expect("its output is piped");
         Ok(Self { child, lines: BufReader::new(stdout).lines() })
+    }
+
+    /// Has it end early when `interrupt` is set. It does not hear Ctrl-C itself.
+    fn stop_at(&mut self, interrupt: Arc<Event>) -> io::Result<()> {
+        let mut stdin = self.child.stdin.take().expect("its input is piped");
+        interrupt::in_thread(move || {
+            interrupt.wait();
+            // One that has ended needs not be told.
+            let _ = writeln!(stdin, "{}", load::STOP);
+        })
     }
 
     fn line(&mut self) -> Result<String, Failure> {
@@ -183,6 +203,10 @@ impl Report {
         self.measured[name].as_f64().unwrap_or(0.0)
     }
 
+    fn is_cut_short(&self) -> bool {
+        self.measured["cut_short"] == true
+    }
+
     /// Errors of the load and how often they came.
     fn errors(&self) -> impl Iterator<Item = (&String, u64)> {
         self.measured["errors"].as_object().into_iter().flatten().map(|(name, times)| (name, times.as_u64().unwrap_or(0)))
@@ -206,7 +230,9 @@ impl fmt::Display for Report {
         writeln!(f)?;
         row(f, "connections", count(self.connections), &format!("of {} bytes to and fro", self.number("size")))?;
         row(f, "connected in", seconds(Duration::from_secs_f64(self.number("connect_s"))), "")?;
-        row(f, "requests", count(self.number("requests") as usize), &format!("in {} s", self.number("seconds")))?;
+        let seconds = self.number("seconds");
+        let span = if self.is_cut_short() { cut_short(seconds) } else { format!("in {seconds} s") };
+        row(f, "requests", count(self.number("requests") as usize), &span)?;
         row(f, "requests/s", count(self.number("requests_per_s") as usize), "")?;
         rule(f)?;
         for name in ["p50", "p99", "p999", "max"] {

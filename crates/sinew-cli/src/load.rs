@@ -12,17 +12,21 @@ mod plot;
 mod report;
 mod run;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Signal, set_parent_process_death_signal};
+use sinew::signal::{self, Signals};
+use sinew::sync::Event;
 
 use crate::engine::{self, Engine};
 use crate::failure::{FAILED, Failure};
+use crate::interrupt::{self, CUT_SHORT};
 use crate::serve::Protocol;
 use report::Report;
 
@@ -33,6 +37,8 @@ const SIZE_MAX: usize = 16 << 20;
 const SECONDS_MAX: f64 = 86_400.0;
 /// Bytes of a request if nobody says otherwise.
 const SIZE_DEFAULT: usize = 64;
+/// What a parent process says to end the load early.
+pub(crate) const STOP: &str = "stop";
 
 /// A load on a server: requests per second, and percentiles of their latency
 #[derive(clap::Args)]
@@ -68,7 +74,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 
-    /// Prints `begun` and `over` when the time begins and when it is over, for a parent process that measures meanwhile; ends with it
+    /// Prints `begun` and `over` when the time begins and when it is over, for a parent process that measures meanwhile; ends with it, and early if it says `stop`
     #[arg(long, hide = true)]
     announce: bool,
 
@@ -108,7 +114,11 @@ pub(crate) fn main(arguments: &Arguments) -> ExitCode {
             // Whoever closes our output early does not want the rest.
             let _ = io::stdout().write_all(text.as_bytes());
             // Errors are part of the report; scripts look at the exit code.
-            if report.has_errors() { ExitCode::from(FAILED) } else { ExitCode::SUCCESS }
+            match (report.outcome.cut_short, report.has_errors()) {
+                (true, _) => ExitCode::from(CUT_SHORT),
+                (_, true) => ExitCode::from(FAILED),
+                _ => ExitCode::SUCCESS,
+            }
         }
         Err(failure) => failure.tell(),
     }
@@ -119,10 +129,7 @@ fn perform(arguments: &Arguments) -> Result<Report, Failure> {
     if arguments.protocol == Protocol::Http && arguments.size.is_some() {
         return Err(Failure::refusal("--size is for echo: a request of http has the size that its URL gives it".into()));
     }
-    if arguments.announce {
-        // A parent that a signal ends can no longer end this process. (It is its main thread that the system takes for the parent.)
-        set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
-    }
+    let stop = if arguments.announce { obey_parent()? } else { interrupt::listen()? };
     let size = arguments.size.unwrap_or(SIZE_DEFAULT);
     let connections = arguments.connections;
     engine::raise_descriptors(connections)?;
@@ -137,6 +144,7 @@ fn perform(arguments: &Arguments) -> Result<Report, Failure> {
         duration: Duration::from_secs_f64(arguments.seconds),
         rate: arguments.rate,
         announces: arguments.announce,
+        stop,
     };
     let runtime = arguments.engine.start(crate::default_workers())?;
     let outcome = run::drive(&runtime, plan)?;
@@ -144,7 +152,6 @@ fn perform(arguments: &Arguments) -> Result<Report, Failure> {
         protocol: arguments.protocol,
         target: arguments.target.clone(),
         connections,
-        seconds: arguments.seconds,
         rate: arguments.rate,
         size: (arguments.protocol == Protocol::Echo).then_some(size),
         outcome,
@@ -155,23 +162,48 @@ fn perform(arguments: &Arguments) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// Where the plot goes. It is opened before the load, so that a bad name is not found out after it, and keeps what is in it until there is something to put in its place.
+/// Ends with the parent, and early if that says so: the event is set then. Ctrl-C, which a terminal sends to both, is for the parent to hear.
+fn obey_parent() -> io::Result<Arc<Event>> {
+    // A parent that a signal ends can no longer end this process. (It is its main thread that the system takes for the parent.)
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let (deaf, stop) = (Signals::new([signal::Signal::INT])?, Arc::new(Event::new()));
+    let event = stop.clone();
+    interrupt::in_thread(move || {
+        let told = io::stdin().lines().map_while(Result::ok).any(|line| line == STOP);
+        told.then(|| event.set());
+        // From its making on, and for good.
+        drop(deaf);
+    })?;
+    Ok(stop)
+}
+
+/// Where the plot goes. It is tried before the load, so that a bad name is not found out after it; what is there stays until there is something to put in its place, and what is not is made
+/// only then.
 struct PlotFile<'a> {
-    file: File,
+    file: Option<File>,
     path: &'a Path,
 }
 
 impl<'a> PlotFile<'a> {
     fn open(path: &'a Path) -> Result<Self, Failure> {
-        let file = File::options().write(true).create(true).truncate(false).open(path);
+        let file = match File::options().write(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                File::create_new(path).and_then(|_| fs::remove_file(path)).map(|()| None)
+            }
+            found => found.map(Some),
+        };
         file.map(|file| Self { file, path }).map_err(|error| Self::failure(path, &error))
     }
 
-    fn replace_by(mut self, svg: &str) -> Result<(), Failure> {
-        // What has no length, such as a terminal or a pipe, is written to as it is.
-        let is_plain = self.file.metadata().is_ok_and(|metadata| metadata.is_file());
-        let emptied = if is_plain { self.file.set_len(0) } else { Ok(()) };
-        emptied.and_then(|()| self.file.write_all(svg.as_bytes())).map_err(|error| Self::failure(self.path, &error))
+    fn replace_by(self, svg: &str) -> Result<(), Failure> {
+        let written = self.file.map_or_else(|| File::create(self.path), Ok).and_then(|mut file| {
+            // What has no length, such as a terminal or a pipe, is written to as it is.
+            if file.metadata()?.is_file() {
+                file.set_len(0)?;
+            }
+            file.write_all(svg.as_bytes())
+        });
+        written.map_err(|error| Self::failure(self.path, &error))
     }
 
     fn failure(path: &Path, error: &io::Error) -> Failure {

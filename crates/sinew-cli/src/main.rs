@@ -1,10 +1,11 @@
 //! The `sinew` command: what the runtime can do, shown on the machine at hand.
 //!
-//! Here are the subcommands and the values that they share; each has a file of its own. Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly.
+//! Here are the subcommands and the values that they share; each has a file of its own. Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly, 130 Ctrl-C cut it short.
 
 mod demo;
 mod engine;
 mod failure;
+mod interrupt;
 mod load;
 mod proc;
 mod serve;

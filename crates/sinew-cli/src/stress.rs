@@ -27,6 +27,7 @@ use sinew::{Io, Runtime};
 
 use crate::engine;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::proc::{self, Memory};
 use failure::{Recipe, check, fail};
 use ledger::{LEDGER, Life, STACK_SIZES, Sums};
@@ -70,7 +71,7 @@ const DROP_TIME_MAX: Duration = Duration::from_millis(4_500);
 /// Fibers that are alone with their runtime end within this, or the watchdog speaks; how often the main thread looks.
 const DRAIN_PERIOD: Duration = Duration::from_micros(200);
 
-const BAR: &str = "stress [{wide_bar:.cyan/blue}] {pos:>3} / {len} s  {msg}";
+const LINE: &str = "stress [{wide_bar:.cyan/blue}] {pos:>3} / {len} s  {msg}";
 
 /// Connections that may be open at once in storms of sockets.
 const CONNECTIONS_MAX: usize = 3_500;
@@ -187,11 +188,14 @@ pub(crate) fn main(arguments: &Arguments) -> ExitCode {
         fail(format_args!("no thread for the watchdog: {error}"));
     }
     let begun = Instant::now();
-    let bar = Bar::new(arguments.seconds);
-    let rounds = run_rounds(arguments, seed, &weather, &bar);
+    let line = Line::new(arguments.seconds);
+    if let Err(error) = end_at_interrupt(begun, line.clone()) {
+        return Failure::from(error).tell();
+    }
+    let rounds = run_rounds(arguments, seed, &weather, &line);
     let memory = check_memory(rounds.base_bytes);
     check_heap(rounds.heap_bytes);
-    bar.clear();
+    line.clear();
     if arguments.kind == Kind::Io {
         say(format_args!("{}", streams::TALLY.text()));
     }
@@ -211,6 +215,18 @@ pub(crate) fn main(arguments: &Arguments) -> ExitCode {
         begun.elapsed().as_secs_f64(),
     ));
     ExitCode::SUCCESS
+}
+
+/// Ctrl-C ends the process, with a line.
+fn end_at_interrupt(begun: Instant, line: Line) -> io::Result<()> {
+    let interrupt = interrupt::listen()?;
+    interrupt::in_thread(move || {
+        interrupt.wait();
+        line.clear();
+        let ((_, round), fibers) = (failure::seed_and_round(), HumanCount(LEDGER.sums().spawned));
+        let took = begun.elapsed().as_secs_f64();
+        interrupt::end(format_args!("after {took:.1} s, in round {round}, {fibers} fibers; no check has failed"));
+    })
 }
 
 impl Arguments {
@@ -237,13 +253,14 @@ fn say(text: std::fmt::Arguments<'_>) {
 }
 
 /// How far the run is: a bar on a terminal, a line per round elsewhere.
-struct Bar(ProgressBar);
+#[derive(Clone)]
+struct Line(ProgressBar);
 
-impl Bar {
+impl Line {
     fn new(seconds: u64) -> Self {
-        let bar = ProgressBar::new(seconds);
-        bar.set_style(ProgressStyle::with_template(BAR).expect("the template is a valid one").progress_chars("=> "));
-        Self(bar)
+        let line = ProgressBar::new(seconds);
+        line.set_style(ProgressStyle::with_template(LINE).expect("the template is a valid one").progress_chars("=> "));
+        Self(line)
     }
 
     fn show(&self, line: &str, stormed: Duration) {
@@ -270,7 +287,7 @@ struct Rounds {
     schedulers: Tally,
 }
 
-fn run_rounds(arguments: &Arguments, seed: u64, weather: &Weather, bar: &Bar) -> Rounds {
+fn run_rounds(arguments: &Arguments, seed: u64, weather: &Weather, line: &Line) -> Rounds {
     let (mut count, mut base_bytes, mut heap_bytes, mut workers_max) = (0, 0, 0, 0);
     let mut stormed = Duration::ZERO;
     let mut schedulers = Tally::default();
@@ -295,7 +312,7 @@ fn run_rounds(arguments: &Arguments, seed: u64, weather: &Weather, bar: &Bar) ->
         plan.iter().for_each(|plan| schedulers.count(plan, fibers, wakes, took));
         let plan = plan.map_or(String::new(), |plan| format!("  {plan}"));
         let took = took.as_secs_f64();
-        bar.show(&format!("round {round:>4}  workers {workers:>2}{io}{plan}  fibers {fibers:>7}  wakes {wakes:>7}  {took:.2} s"), stormed);
+        line.show(&format!("round {round:>4}  workers {workers:>2}{io}{plan}  fibers {fibers:>7}  wakes {wakes:>7}  {took:.2} s"), stormed);
         if count == 1 {
             base_bytes = memory_at_rest();
             heap_bytes = proc::heap_bytes();

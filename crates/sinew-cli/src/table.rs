@@ -30,6 +30,11 @@ pub(crate) fn seconds(took: Duration) -> String {
     format!("{:.2} s", took.as_secs_f64())
 }
 
+/// Of a measurement that Ctrl-C ended.
+pub(crate) fn cut_short(seconds: f64) -> String {
+    format!("cut short after {seconds:.1} s")
+}
+
 /// A time in the unit in which it has one to three digits before the point.
 pub(crate) fn time(ns: u64) -> String {
     let ns = ns as f64;

@@ -3,11 +3,9 @@
 mod support;
 
 use std::path::PathBuf;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
-use support::{number, row, sinew, stderr, stdout, time_ns};
+use rustix::process::Signal;
+use support::{await_ctrl_c, await_some, number, row, signal, sinew, start, stderr, stdout, time_ns};
 
 #[test]
 fn every_figure_is_in_the_table() {
@@ -84,34 +82,44 @@ fn too_few_descriptors_are_told_of_before_anything_is_done() {
 #[test]
 fn a_demo_that_is_ended_leaves_no_load_behind() {
     const CONNECTIONS: usize = 20;
-    let mut demo = support::command(env!("CARGO_BIN_EXE_sinew"));
-    demo.args(["demo", "--seconds", "120", "--connections", &CONNECTIONS.to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut demo = demo.spawn().expect("the binary was built for this test");
-    let id = demo.id();
+    let mut demo = start(&["demo", "--seconds", "120", "--connections", &CONNECTIONS.to_string()]);
     let load = await_some("a load that is at work", || {
-        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
-        let load = PathBuf::from("/proc").join(children.split_whitespace().next()?);
-        let open = std::fs::read_dir(load.join("fd")).ok()?.count();
+        let load = load_of(demo.id())?;
+        let open = std::fs::read_dir(proc_of(load).join("fd")).ok()?.count();
         (open > CONNECTIONS).then_some(load)
     });
-    let pid = Pid::from_raw(id.cast_signed()).expect("it is no zero");
-    kill_process(pid, Signal::TERM).unwrap();
+    signal(demo.id(), Signal::TERM);
     assert!(!demo.wait().unwrap().success());
     await_some("the end of the load", || {
         // Nobody may have waited for it yet.
-        let stat = std::fs::read_to_string(load.join("stat")).unwrap_or_default();
+        let stat = std::fs::read_to_string(proc_of(load).join("stat")).unwrap_or_default();
         (stat.is_empty() || stat.contains(") Z ")).then_some(())
     });
 }
 
-/// Waits for a condition, not for a time; fails loudly if it does not come.
-fn await_some<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(found) = found() {
-            return found;
-        }
-        assert!(Instant::now() < end, "waited in vain for {what}");
-        std::thread::yield_now();
-    }
+/// A terminal sends Ctrl-C to the load too, which must leave it to the demo.
+#[test]
+fn ctrl_c_cuts_it_short_and_shows_what_was_measured() {
+    let demo = start(&["demo", "--seconds", "120", "--connections", "20"]);
+    await_ctrl_c(&demo);
+    let load = load_of(demo.id()).expect("the load has begun");
+    signal(load, Signal::INT);
+    signal(demo.id(), Signal::INT);
+    let output = demo.wait_with_output().unwrap();
+    let (table, said) = (stdout(&output), stderr(&output));
+    assert_eq!(output.status.code(), Some(130), "{table}{said}");
+    assert_eq!(row(&table, "requests")[1..4], ["cut", "short", "after"], "{table}");
+    assert_eq!(row(&table, "errors"), ["0"]);
+    assert!(said.starts_with("demo ") && said.lines().count() == 1, "{said}");
+    assert!(!proc_of(load).exists(), "the load has outlived the demo");
+}
+
+fn proc_of(id: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{id}"))
+}
+
+/// The child of a demo.
+fn load_of(id: u32) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    children.split_whitespace().next()?.parse().ok()
 }

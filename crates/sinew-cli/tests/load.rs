@@ -4,10 +4,14 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::Duration;
 
-use support::{command, number, row, sinew, stderr, stdout};
+use rustix::process::Signal;
+use support::{await_ctrl_c, await_some, command, number, row, signal, sinew, start, stderr, stdout};
 
 /// A server in its own process.
 struct Server {
@@ -168,6 +172,97 @@ fn a_load_that_fails_leaves_the_last_plot() {
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{} bytes", svg.len());
 }
 
+/// There is no file before there is a plot.
+#[test]
+fn a_load_that_fails_makes_no_plot() {
+    let plot = std::env::temp_dir().join(format!("sinew-load-none-{}.svg", std::process::id()));
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let output = sinew(&["load", "echo", &nobody, "-c", "1", "-s", "0.1", "--plot", plot.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(!plot.exists(), "{}", plot.display());
+}
+
+/// Answers of a server before Ctrl-C comes.
+const ANSWERS: usize = 10;
+
+/// A load that is sent Ctrl-C after so many answers, while one more request has none.
+fn interrupted(arguments: &[&str]) -> std::process::Output {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let load = start(&[&["load", "echo", &addr, "-c", "1", "-s", "120"], arguments].concat());
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut buffer = [0; 64];
+    for _ in 0..ANSWERS {
+        stream.read_exact(&mut buffer).unwrap();
+        stream.write_all(&buffer).unwrap();
+    }
+    stream.read_exact(&mut buffer).unwrap();
+    signal(load.id(), Signal::INT);
+    load.wait_with_output().unwrap()
+}
+
+#[test]
+fn ctrl_c_cuts_a_load_short_and_shows_what_was_measured() {
+    let plot = std::env::temp_dir().join(format!("sinew-load-cut-{}.svg", std::process::id()));
+    let output = interrupted(&["--json", "--plot", plot.to_str().unwrap()]);
+    assert_eq!((output.status.code(), &*stderr(&output)), (Some(130), ""));
+    let report = json(&output);
+    assert_eq!((&report["cut_short"], &report["requests"], &report["in_flight"]), (&true.into(), &ANSWERS.into(), &1.into()), "{report}");
+    assert!(report["seconds"].as_f64() < Some(120.0) && report["p50_us"].as_f64() > Some(0.0), "{report}");
+    assert_eq!(report["errors"], serde_json::json!({}));
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    std::fs::remove_file(&plot).unwrap();
+    assert!(svg.contains("cut short after ") && svg.ends_with("</svg>\n"), "{svg}");
+
+    let output = interrupted(&[]);
+    let table = stdout(&output);
+    assert_eq!(output.status.code(), Some(130), "{table}");
+    assert!(table.contains(", cut short after ") && row(&table, "requests")[0] == ANSWERS.to_string(), "{table}");
+}
+
+/// With a rate, most wait for their moment, which may be far off: they are not waited for, and count neither as sent nor as unsent.
+#[test]
+fn ctrl_c_does_not_wait_for_requests_that_are_not_due() {
+    const CONNECTIONS: usize = 100;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let load = start(&["load", "echo", &addr, "-c", &CONNECTIONS.to_string(), "-s", "3600", "--rate", "1", "--json"]);
+    let (sender, asked) = std::sync::mpsc::channel();
+    for _ in 0..CONNECTIONS {
+        let ((mut stream, _), sender) = (listener.accept().unwrap(), sender.clone());
+        // Only the first that asks is heard.
+        std::thread::spawn(move || stream.read_exact(&mut [0; 64]).map(|()| sender.send(stream)));
+    }
+    let _unanswered = asked.recv().unwrap();
+    signal(load.id(), Signal::INT);
+    let output = load.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    let report = json(&output);
+    // One was due each second, the first at once; the last of them may not have been sent yet.
+    let due = report["seconds"].as_f64().unwrap() as u64 + 1;
+    assert_eq!(report["in_flight"].as_u64().unwrap() + report["unsent"].as_u64().unwrap(), due, "{report}");
+    assert_eq!(report["errors"], serde_json::json!({}));
+}
+
+/// It has nowhere to write to, so that it does not end by the first.
+#[test]
+fn a_second_ctrl_c_ends_it_as_by_default() {
+    let server = Server::start(&["echo"]);
+    let (mut full, _reader) = UnixStream::pair().unwrap();
+    full.set_nonblocking(true).unwrap();
+    while full.write(&[0; 4096]).is_ok() {}
+    full.set_nonblocking(false).unwrap();
+    let mut load = command(env!("CARGO_BIN_EXE_sinew"));
+    load.args(["load", "echo", &server.addr, "-c", "1", "-s", "120", "--json"]).stdout(OwnedFd::from(full));
+    let mut load = load.spawn().unwrap();
+    await_ctrl_c(&load);
+    let status = await_some("its end", || {
+        signal(load.id(), Signal::INT);
+        load.try_wait().unwrap()
+    });
+    assert_eq!((status.signal(), status.code()), (Some(Signal::INT.as_raw()), None), "{status}");
+}
+
 /// A server that answers nothing for a while: each request that was due in the pause has waited since it was due, and all but the first of a connection were not sent
 /// at once. A closed loop would see one slow request per connection.
 #[test]
@@ -242,6 +337,7 @@ fn a_server_that_is_killed_under_load_is_told_of() {
     let mut server = Server::start(&["echo"]);
     let mut load = command(env!("CARGO_BIN_EXE_sinew"))
         .args(["load", "echo", &server.addr, "-c", "20", "-s", "2", "--json", "--announce"])
+        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

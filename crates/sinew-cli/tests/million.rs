@@ -2,7 +2,8 @@
 
 mod support;
 
-use support::{command, number, row, sinew, stderr, stdout, time_ns};
+use rustix::process::Signal;
+use support::{await_ctrl_c, command, number, row, signal, sinew, start, stderr, stdout, time_ns};
 
 /// Address space that is enough for the process and far too little for the stacks of `STARVED_FIBERS`.
 const STARVED_KIB: u64 = 4_000_000;
@@ -106,4 +107,16 @@ fn fibers_that_find_no_stack_are_told_of() {
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains(" of 40,000 fibers failed") && text.contains("never ran: no stack for it"), "{text}");
     assert_eq!(stdout(&output), "");
+}
+
+#[test]
+fn ctrl_c_ends_it_with_a_line() {
+    let demo = start(&["demo", "million", "--fibers", "100000"]);
+    await_ctrl_c(&demo);
+    signal(demo.id(), Signal::INT);
+    let output = demo.wait_with_output().unwrap();
+    let said = stderr(&output);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(130), String::new()), "{said}");
+    let last = said.lines().last().unwrap();
+    assert!(last.starts_with("cut short at ") && last.contains(" of 100,000 fibers"), "{said}");
 }

@@ -4,6 +4,8 @@ mod support;
 
 use std::process::{Command, Output};
 
+use rustix::process::Signal;
+
 fn command(arguments: &[&str]) -> Command {
     let mut command = support::command(env!("CARGO_BIN_EXE_sinew"));
     command.env_remove("SINEW_STRESS_LEAK").arg("stress").args(arguments);
@@ -121,4 +123,15 @@ fn a_driver_is_for_storms_of_sockets_alone() {
     let output = stress(&["--io", "epoll"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("sinew stress io"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn ctrl_c_ends_it_with_a_line() {
+    let storm = support::start(&["stress", "--seconds", "60", "--seed", "7"]);
+    support::await_ctrl_c(&storm);
+    support::signal(storm.id(), Signal::INT);
+    let output = storm.wait_with_output().unwrap();
+    let err = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{err}");
+    assert!(err.starts_with("cut short after ") && err.ends_with("no check has failed\n") && err.lines().count() == 1, "{err}");
 }

@@ -14,6 +14,7 @@ use std::any::Any;
 use std::cell::Cell;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -21,9 +22,11 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use indicatif::HumanCount;
+use sinew::sync::Event;
 use sinew::{JoinHandle, NeverRan, Runtime};
 
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::proc::{self, Memory};
 use flock::{Flock, Losses};
 use table::{Report, Switches};
@@ -164,6 +167,8 @@ struct Troupe {
     stage: &'static Stage,
     shepherds: Vec<JoinHandle<()>>,
     reports: Receiver<io::Result<Losses>>,
+    /// Ctrl-C has come.
+    interrupt: Arc<Event>,
     stack_bytes: usize,
     /// Last: its drop waits for the fibers.
     _runtime: Runtime,
@@ -172,6 +177,7 @@ struct Troupe {
 impl Troupe {
     /// Starts the runtime, and a shepherd on each worker.
     fn assemble(arguments: &Arguments) -> io::Result<Self> {
+        let interrupt = interrupt::listen()?;
         let workers = arguments.workers.unwrap_or_else(crate::default_workers);
         let builder = Runtime::builder().workers(workers);
         let runtime = arguments.stack.into_iter().fold(builder, |b, bytes| b.stack_size(bytes)).build()?;
@@ -194,7 +200,7 @@ impl Troupe {
         let shepherds: Vec<_> = flocks.iter().map(shepherd).collect();
         gather(gathered, workers + 1);
         let stack_bytes = shepherds.first().map_or(0, |shepherd| shepherd.fiber().stack_size());
-        Ok(Self { flocks, stage, shepherds, reports, stack_bytes, _runtime: runtime })
+        Ok(Self { flocks, stage, shepherds, reports, interrupt, stack_bytes, _runtime: runtime })
     }
 
     /// Fibers that yield in the step `SwitchFew`.
@@ -236,12 +242,17 @@ impl Troupe {
         }
     }
 
-    /// The next report of a shepherd; until it comes, the bar is drawn.
+    /// The next report of a shepherd; until it comes, the bar is drawn. Ctrl-C ends the process.
     fn await_report(&self, phase: &progress::Phase) -> io::Result<Losses> {
         loop {
-            match self.reports.recv_timeout(progress::DRAW_PERIOD) {
+            let report = self.reports.recv_timeout(progress::DRAW_PERIOD);
+            let done = || self.flocks.iter().map(Flock::done).sum();
+            if self.interrupt.is_set() {
+                phase.cut_short(done());
+            }
+            match report {
                 Ok(report) => return report,
-                Err(RecvTimeoutError::Timeout) => phase.show(self.flocks.iter().map(Flock::done).sum()),
+                Err(RecvTimeoutError::Timeout) => phase.show(done()),
                 Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the shepherds of the demo have ended too soon")),
             }
         }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::run::Outcome;
 use crate::serve::Protocol;
-use crate::table::{count, row, rule, seconds, time};
+use crate::table::{count, cut_short, row, rule, seconds, time};
 
 /// Quantiles that are told, by name.
 const QUANTILES: [(&str, f64); 5] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)];
@@ -16,7 +16,6 @@ pub(super) struct Report {
     pub(super) protocol: Protocol,
     pub(super) target: String,
     pub(super) connections: usize,
-    pub(super) seconds: f64,
     pub(super) rate: Option<usize>,
     /// Bytes of a message, if that was for us to choose.
     pub(super) size: Option<usize>,
@@ -30,13 +29,27 @@ impl Report {
 
     /// Everything in a line.
     pub(super) fn title(&self) -> String {
+        format!("{}, {}", self.whom(), self.how())
+    }
+
+    fn whom(&self) -> String {
+        let seconds = self.seconds();
+        let span = if self.outcome.cut_short { cut_short(seconds) } else { format!("{seconds} s") };
+        format!("{} {}, {span}", self.protocol.name(), self.target)
+    }
+
+    fn how(&self) -> String {
         let size = self.size.map_or(String::new(), |bytes| format!(", {bytes} bytes"));
         let how = self.rate.map_or("closed loop".into(), |rate| format!("{} requests/s", count(rate)));
-        format!("{} {}, {} connections{size}, {how}, {} s", self.protocol.name(), self.target, count(self.connections), self.seconds)
+        format!("{} connections{size}, {how}", count(self.connections))
+    }
+
+    fn seconds(&self) -> f64 {
+        self.outcome.took.as_secs_f64()
     }
 
     fn per_second(&self) -> f64 {
-        self.outcome.in_time as f64 / self.seconds
+        self.outcome.in_time as f64 / self.seconds()
     }
 
     /// Answers that came when the time was over.
@@ -55,7 +68,8 @@ impl Report {
             "protocol": self.protocol.name(),
             "target": self.target,
             "connections": self.connections,
-            "seconds": self.seconds,
+            "seconds": self.seconds(),
+            "cut_short": self.outcome.cut_short,
             "rate": self.rate,
             "size": self.size,
             "requests": self.outcome.in_time,
@@ -63,6 +77,7 @@ impl Report {
             "late": self.late(),
             "mean_us": self.measured(self.outcome.latencies_ns.mean() / 1e3),
             "unsent": self.outcome.unsent,
+            "in_flight": self.outcome.in_flight,
             "connect_s": self.outcome.connecting.as_secs_f64(),
             "errors": self.outcome.errors,
         });
@@ -75,7 +90,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Outcome { latencies_ns, in_time, unsent, errors, connecting } = &self.outcome;
+        let Outcome { latencies_ns, in_time, unsent, errors, connecting, in_flight, .. } = &self.outcome;
         writeln!(f, "\n  {}", self.title())?;
         rule(f)?;
         row(f, "connected in", seconds(*connecting), "")?;
@@ -86,6 +101,9 @@ impl fmt::Display for Report {
         }
         if *unsent > 0 {
             row(f, "UNSENT", count(*unsent as usize), "were due, and their connections still waited for answers: the rate is too high")?;
+        }
+        if *in_flight > 0 {
+            row(f, "in flight", count(*in_flight as usize), "when it was cut short; not counted")?;
         }
         rule(f)?;
         let from = if self.rate.is_some() { "from the moment it was due to the answer" } else { "from sending to the answer" };
@@ -111,9 +129,10 @@ mod tests {
         let mut latencies_ns = Histogram::new_with_bounds(1, 1_000_000_000, 3).unwrap();
         (1..=1000).for_each(|us| latencies_ns.record(us * 1000).unwrap());
         let errors = [("Connection \"reset\"".to_owned(), 3)].into();
-        let outcome = Outcome { latencies_ns, in_time: 996, unsent: 7, errors, connecting: Duration::from_millis(12) };
+        let (connecting, took) = (Duration::from_millis(12), Duration::from_millis(500));
+        let outcome = Outcome { latencies_ns, in_time: 996, unsent: 7, errors, connecting, took, cut_short: false, in_flight: 0 };
         let target = "127.0.0.1:7".into();
-        Report { protocol: Protocol::Echo, target, connections: 5, seconds: 0.5, rate: Some(2000), size: Some(64), outcome }
+        Report { protocol: Protocol::Echo, target, connections: 5, rate: Some(2000), size: Some(64), outcome }
     }
 
     #[test]
@@ -129,7 +148,9 @@ mod tests {
     fn the_table_names_errors_and_what_was_not_sent() {
         let table = report().to_string();
         assert!(
-            table.contains("UNSENT") && table.contains("3  Connection \"reset\"") && table.contains("from the moment it was due"),
+            table.contains("UNSENT")
+                && table.contains("3  Connection \"reset\"")
+                && table.contains("from the moment it was due to the answer"),
             "{table}"
         );
     }

@@ -19,6 +19,7 @@ use sinew::{JoinHandle, Runtime};
 
 use super::client::{Client, Talk, Then};
 use crate::failure::Failure;
+use crate::interrupt;
 
 /// Connections that are being opened at once: fewer than common servers let wait, since one that finds no room is tried again a second later.
 const OPENING_MAX: usize = 100;
@@ -54,6 +55,8 @@ pub(super) struct Plan {
     pub(super) rate: Option<usize>,
     /// Whether the beginning and the end of the time are said on stdout.
     pub(super) announces: bool,
+    /// Cuts it short when it is set.
+    pub(super) stop: Arc<Event>,
 }
 
 /// What came of it.
@@ -67,6 +70,11 @@ pub(super) struct Outcome {
     pub(super) errors: BTreeMap<String, u64>,
     /// How long all needed to connect.
     pub(super) connecting: Duration,
+    /// How long requests were sent.
+    pub(super) took: Duration,
+    pub(super) cut_short: bool,
+    /// Requests that had no answer when it was cut short.
+    pub(super) in_flight: u64,
 }
 
 /// Puts the load on from fibers of `runtime`, and waits for its end.
@@ -90,7 +98,7 @@ pub(super) fn drive(runtime: &Runtime, plan: Plan) -> Result<Outcome, Failure> {
         run.watch();
         run.announce("over");
     }
-    end(&fibers);
+    run.end(&fibers);
     fibers.into_iter().for_each(|fiber| drop(fiber.join()));
     let mut outcome = run.collect();
     outcome.connecting = connecting;
@@ -98,15 +106,6 @@ pub(super) fn drive(runtime: &Runtime, plan: Plan) -> Result<Outcome, Failure> {
         Some(error) if connected == 0 => Err(Failure::new(format!("no connection to {}: {error}", run.plan.addr))),
         _ => Ok(outcome),
     }
-}
-
-/// Waits until all have ended, and cancels those that do not.
-fn end(fibers: &[JoinHandle<()>]) {
-    let begun = Instant::now();
-    while begun.elapsed() < GRACE && !fibers.iter().all(JoinHandle::is_finished) {
-        std::thread::sleep(END_PERIOD);
-    }
-    fibers.iter().filter(|fiber| !fiber.is_finished()).for_each(JoinHandle::cancel);
 }
 
 /// One run, shared by its fibers and the main thread.
@@ -120,6 +119,8 @@ struct Run {
     begin: Event,
     /// When it began. Not set at `begin`: there is nothing to be done.
     begun: OnceLock<Instant>,
+    /// When it was cut short. Those who wait for answers or for their moment are cancelled then.
+    cut: OnceLock<Instant>,
     shards: Box<[Shard]>,
 }
 
@@ -136,6 +137,7 @@ struct Record {
     latencies_ns: Histogram<u64>,
     in_time: u64,
     unsent: u64,
+    in_flight: u64,
     errors: BTreeMap<String, u64>,
 }
 
@@ -143,7 +145,7 @@ impl Shard {
     fn new() -> Self {
         let latencies_ns =
             Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS).expect("bounds and number of digits are valid ones");
-        let record = Record { latencies_ns, in_time: 0, unsent: 0, errors: BTreeMap::new() };
+        let record = Record { latencies_ns, in_time: 0, unsent: 0, in_flight: 0, errors: BTreeMap::new() };
         Self { answers: AtomicU64::new(0), faults: AtomicU64::new(0), record: Mutex::new(record) }
     }
 
@@ -160,6 +162,7 @@ impl Run {
             connected: AtomicUsize::new(0),
             begin: Event::new(),
             begun: OnceLock::new(),
+            cut: OnceLock::new(),
             shards: (0..workers).map(|_| Shard::new()).collect(),
             plan,
         }
@@ -180,12 +183,13 @@ impl Run {
         let end = begun + self.plan.duration;
         while let Some(due) = schedule.next(end) {
             sinew::sleep_until(due);
-            self.request(number, &mut client, due, end);
             if sinew::cancelled() {
+                schedule.sent -= 1;
                 break;
             }
+            self.request(number, &mut client, due, end);
         }
-        self.shard().record().unsent += schedule.unsent(end);
+        self.shard().record().unsent += schedule.unsent(self.cut.get().copied().unwrap_or(end));
     }
 
     /// The first try to connect.
@@ -214,6 +218,7 @@ impl Run {
                 self.note_answer(due, end);
                 *client = (then == Then::GoOn).then_some(connected);
             }
+            Err(_) if sinew::cancelled() && self.cut.get().is_some() => self.shard().record().in_flight += 1,
             Err(_) if sinew::cancelled() => self.note_fault(UNANSWERED.to_owned()),
             Err(fault) => {
                 self.note_fault(fault.to_string());
@@ -250,18 +255,26 @@ impl Run {
         let line = Line::new("connect", all);
         while !self.tried.wait_timeout(DRAW_PERIOD) {
             let tried = all - self.tried.count() as u64;
-            line.show(tried, format!("{} / {} connections", HumanCount(tried), HumanCount(all)));
+            let so_far = format!("{} / {} connections", HumanCount(tried), HumanCount(all));
+            if self.plan.stop.is_set() {
+                line.clear();
+                interrupt::end(format_args!("before the first request: {so_far}"));
+            }
+            line.show(tried, so_far);
         }
         line.clear();
     }
 
-    /// Waits until the time is over.
+    /// Waits until the time is over, or cut short.
     fn watch(&self) {
         let begun = *self.begun.get().expect("it has begun");
         let (duration, mut last) = (self.plan.duration, (begun, 0));
         let line = Line::new("load", duration.as_millis() as u64);
         while let Some(left) = duration.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
-            std::thread::sleep(left.min(DRAW_PERIOD));
+            if self.plan.stop.wait_timeout(left.min(DRAW_PERIOD)) {
+                let _ = self.cut.set(Instant::now());
+                break;
+            }
             let (now, answers) = (Instant::now(), self.sum(|shard| &shard.answers));
             let per_second = (answers - last.1) as f64 / (now - last.0).as_secs_f64();
             let (per_second, faults) = (HumanCount(per_second as u64), HumanCount(self.sum(|shard| &shard.faults)));
@@ -273,6 +286,13 @@ impl Run {
             last = (now, answers);
         }
         line.clear();
+    }
+
+    /// Waits until all have ended, unless it was cut short, and cancels those that have not.
+    fn end(&self, fibers: &[JoinHandle<()>]) {
+        let begun = Instant::now();
+        while begun.elapsed() < GRACE && !fibers.iter().all(JoinHandle::is_finished) && !self.plan.stop.wait_timeout(END_PERIOD) {}
+        fibers.iter().filter(|fiber| !fiber.is_finished()).for_each(JoinHandle::cancel);
     }
 
     fn sum(&self, counter: impl Fn(&Shard) -> &AtomicU64) -> u64 {
@@ -288,12 +308,23 @@ impl Run {
 
     fn collect(&self) -> Outcome {
         let latencies_ns = Histogram::new_from(&self.shards[0].record().latencies_ns);
-        let mut outcome = Outcome { latencies_ns, in_time: 0, unsent: 0, errors: BTreeMap::new(), connecting: Duration::ZERO };
+        let took = self.cut.get().zip(self.begun.get()).map_or(self.plan.duration, |(&cut, &begun)| cut - begun);
+        let mut outcome = Outcome {
+            latencies_ns,
+            in_time: 0,
+            unsent: 0,
+            errors: BTreeMap::new(),
+            connecting: Duration::ZERO,
+            took,
+            cut_short: self.plan.stop.is_set(),
+            in_flight: 0,
+        };
         for shard in &self.shards {
             let record = shard.record();
             outcome.latencies_ns.add(&record.latencies_ns).expect("all histograms have the same bounds");
             outcome.in_time += record.in_time;
             outcome.unsent += record.unsent;
+            outcome.in_flight += record.in_flight;
             for (name, count) in &record.errors {
                 *outcome.errors.entry(name.clone()).or_default() += count;
             }
@@ -366,7 +397,15 @@ mod tests {
 
     fn plan(rate: Option<usize>, connections: usize) -> Plan {
         let addr = "127.0.0.1:1".parse().unwrap();
-        Plan { addr, talk: Talk::Echo { bytes: 1 }, connections, duration: Duration::from_secs(1), rate, announces: false }
+        Plan {
+            addr,
+            talk: Talk::Echo { bytes: 1 },
+            connections,
+            duration: Duration::from_secs(1),
+            rate,
+            announces: false,
+            stop: Arc::default(),
+        }
     }
 
     /// Ten connections at 100 a second: each is due every 100 ms, one after the other.

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 
+use crate::interrupt;
+
 /// How often a bar is drawn.
 pub(super) const DRAW_PERIOD: Duration = Duration::from_millis(50);
 
@@ -27,6 +29,17 @@ impl Phase {
 
     pub(super) fn show(&self, done: usize) {
         self.bar.set_position(done as u64);
+    }
+
+    /// Ends the process, with a line.
+    pub(super) fn cut_short(&self, done: usize) -> ! {
+        self.bar.finish_and_clear();
+        let (done, fibers) = (HumanCount(done as u64), HumanCount(self.fibers));
+        interrupt::end(format_args!(
+            "at {} of {done} of {fibers} fibers, after {:.1} s of it",
+            self.name,
+            self.begun.elapsed().as_secs_f64()
+        ));
     }
 
     /// Ends the phase; how long it took.

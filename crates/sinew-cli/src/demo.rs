@@ -23,7 +23,7 @@ use crate::interrupt::{self, CUT_SHORT};
 use crate::load;
 use crate::proc::Memory;
 use crate::serve::{Protocol, Server};
-use crate::table::{count, cut_short, row, rule, seconds, time};
+use crate::table::{count, cut_short, item, row, rule, seconds, time};
 
 /// Connections, unless there are too few descriptors for so many.
 const CONNECTIONS_DEFAULT: usize = 10_000;
@@ -109,7 +109,7 @@ fn connections(asked: Option<usize>) -> Result<usize, Failure> {
     let connections = asked.unwrap_or(default);
     engine::raise_descriptors(connections.max(1))?;
     if asked.is_none() && default < CONNECTIONS_DEFAULT {
-        eprintln!("demo     {default} connections instead of {CONNECTIONS_DEFAULT}: there are no descriptors for more (ulimit -Hn)");
+        eprintln!("demo     {default} connections instead of {CONNECTIONS_DEFAULT}: descriptors are scarce (ulimit -Hn)");
     }
     Ok(connections)
 }
@@ -241,12 +241,31 @@ impl fmt::Display for Report {
         rule(f)?;
         row(f, "server workers", count(self.workers), &format!("I/O by {}", self.driver))?;
         row(f, "server CPU per request", self.cpu_per_request(), "the kernel's work included")?;
-        row(f, "server fibers", count(self.fibers), "one per connection, and one that accepts")?;
-        let each =
-            format!("{:.2} KiB per connection, without what the kernel keeps", self.memory_bytes as f64 / 1024.0 / self.connections as f64);
+        row(f, "server fibers", count(self.fibers), "one per connection, and one accepts")?;
+        let each = format!("{:.2} KiB each; the kernel's apart", self.memory_bytes as f64 / 1024.0 / self.connections as f64);
         row(f, "server memory", format!("{:.1} MiB", self.memory_bytes as f64 / f64::from(1 << 20)), &each)?;
         rule(f)?;
         row(f, "errors", count(self.errors().map(|(_, times)| times).sum::<u64>() as usize), "")?;
-        self.errors().try_for_each(|(name, times)| row(f, "", count(times as usize), name))
+        self.errors().try_for_each(|(name, times)| item(f, count(times as usize), name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_is_wider_than_a_terminal() {
+        let measured = serde_json::json!({ "size": 16 << 20, "requests": 4_000_000_000u64, "seconds": 86_400, "cut_short": true, "errors": { "Cannot assign requested address (os error 99)": 7 } });
+        let report = Report {
+            connections: 1_000_000,
+            workers: 4096,
+            driver: "uring",
+            fibers: 1_000_001,
+            memory_bytes: 999 << 30,
+            cpu: Duration::from_secs(86_400),
+            measured,
+        };
+        assert!(crate::table::fits(&report.to_string()), "{report}");
     }
 }

@@ -71,7 +71,8 @@ const DROP_TIME_MAX: Duration = Duration::from_millis(4_500);
 /// Fibers that are alone with their runtime end within this, or the watchdog speaks; how often the main thread looks.
 const DRAIN_PERIOD: Duration = Duration::from_micros(200);
 
-const LINE: &str = "stress [{wide_bar:.cyan/blue}] {pos:>3} / {len} s  {msg}";
+/// No bar: what there is to say of a round leaves no room for one on common terminals, and is cut to their width.
+const LINE: &str = "stress {pos:>3} / {len} s  {wide_msg}";
 
 /// Connections that may be open at once in storms of sockets.
 const CONNECTIONS_MAX: usize = 3_500;
@@ -201,19 +202,11 @@ pub(crate) fn main(arguments: &Arguments) -> ExitCode {
     }
     rounds.schedulers.lines().for_each(|line| say(format_args!("{line}")));
     let Sums { spawned, ended, panicked, unrun, wakes } = LEDGER.sums();
-    say(format_args!(
-        "ok: {} rounds, {} fibers ({} ended, {} panicked as planned, {} dropped unrun), {} wakes, {} stacks, memory {} MiB (base {} MiB), {:.1} s",
-        rounds.count,
-        HumanCount(spawned),
-        HumanCount(ended),
-        HumanCount(panicked),
-        HumanCount(unrun),
-        HumanCount(wakes),
-        HumanCount(sinew::metrics().stacks as u64),
-        memory >> 20,
-        rounds.base_bytes >> 20,
-        begun.elapsed().as_secs_f64(),
-    ));
+    let [spawned, ended, panicked, unrun, wakes] = [spawned, ended, panicked, unrun, wakes].map(HumanCount);
+    say(format_args!("fibers: {ended} ended, {panicked} panicked as planned, {unrun} dropped unrun"));
+    let (stacks, base) = (HumanCount(sinew::metrics().stacks as u64), rounds.base_bytes >> 20);
+    say(format_args!("{wakes} wakes, {stacks} stacks, memory {} MiB (base {base} MiB)", memory >> 20));
+    say(format_args!("ok: {} rounds, {spawned} fibers, {:.1} s", rounds.count, begun.elapsed().as_secs_f64()));
     ExitCode::SUCCESS
 }
 
@@ -252,14 +245,14 @@ fn say(text: std::fmt::Arguments<'_>) {
     let _ = writeln!(io::stdout(), "{text}");
 }
 
-/// How far the run is: a bar on a terminal, a line per round elsewhere.
+/// How far the run is: a line that changes on a terminal, a line per round elsewhere.
 #[derive(Clone)]
 struct Line(ProgressBar);
 
 impl Line {
     fn new(seconds: u64) -> Self {
         let line = ProgressBar::new(seconds);
-        line.set_style(ProgressStyle::with_template(LINE).expect("the template is a valid one").progress_chars("=> "));
+        line.set_style(ProgressStyle::with_template(LINE).expect("the template is a valid one"));
         Self(line)
     }
 
@@ -312,7 +305,7 @@ fn run_rounds(arguments: &Arguments, seed: u64, weather: &Weather, line: &Line) 
         plan.iter().for_each(|plan| schedulers.count(plan, fibers, wakes, took));
         let plan = plan.map_or(String::new(), |plan| format!("  {plan}"));
         let took = took.as_secs_f64();
-        line.show(&format!("round {round:>4}  workers {workers:>2}{io}{plan}  fibers {fibers:>7}  wakes {wakes:>7}  {took:.2} s"), stormed);
+        line.show(&format!("round {round:>4}  workers {workers:>2}{io}  fibers {fibers:>7}  wakes {wakes:>7}  {took:.2} s{plan}"), stormed);
         if count == 1 {
             base_bytes = memory_at_rest();
             heap_bytes = proc::heap_bytes();

@@ -14,6 +14,11 @@ pub(crate) fn row(f: &mut fmt::Formatter<'_>, name: &str, value: String, note: &
     writeln!(f, "{}", line.trim_end())
 }
 
+/// A line that has no name, but much to say.
+pub(crate) fn item(f: &mut fmt::Formatter<'_>, value: String, what: &str) -> fmt::Result {
+    writeln!(f, "  {value:>VALUE$}  {what}")
+}
+
 pub(crate) fn rule(f: &mut fmt::Formatter<'_>) -> fmt::Result {
     writeln!(f, "  {}", "-".repeat(NAME + VALUE))
 }
@@ -33,6 +38,12 @@ pub(crate) fn seconds(took: Duration) -> String {
 /// Of a measurement that Ctrl-C ended.
 pub(crate) fn cut_short(seconds: f64) -> String {
     format!("cut short after {seconds:.1} s")
+}
+
+/// Whether no line of `text` is wider than common terminals.
+#[cfg(test)]
+pub(crate) fn fits(text: &str) -> bool {
+    text.lines().all(|line| line.chars().count() <= 80)
 }
 
 /// A time in the unit in which it has one to three digits before the point.

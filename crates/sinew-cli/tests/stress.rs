@@ -36,7 +36,8 @@ fn a_short_run_finds_nothing_and_says_so() {
     assert_eq!(output.status.code(), Some(0), "{out}\n{err}");
     assert!(out.starts_with("stress: seed 7, 2 s\n"), "{out}");
     assert!(out.lines().any(|line| line.starts_with("round    1  workers ")), "{out}");
-    assert!(out.lines().last().is_some_and(|line| line.starts_with("ok: ") && line.contains(" fibers (")), "{out}");
+    assert!(out.lines().last().is_some_and(|line| line.starts_with("ok: ") && line.contains(" fibers, ")), "{out}");
+    assert!(out.lines().all(|line| line.len() <= 80), "{out}");
     // Planned panics are silent.
     assert_eq!(err, "");
 }
@@ -72,6 +73,7 @@ fn storms_of_sockets_find_nothing_on_both_drivers() {
         assert_eq!(output.status.code(), Some(0), "{out}\n{err}");
         let rounds: Vec<_> = out.lines().filter(|line| line.starts_with("round ")).collect();
         assert!(!rounds.is_empty() && rounds.iter().all(|line| line.contains(&format!("  {driver}  "))), "{out}");
+        assert!(out.lines().all(|line| line.len() <= 80), "{out}");
         assert!(out.contains(" connections, ") && out.contains(" time-outs, ") && out.contains(" resets"), "{out}");
         assert!(out.lines().last().is_some_and(|line| line.starts_with("ok: ")), "{out}");
         assert_eq!(err, "");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::run::Outcome;
 use crate::serve::Protocol;
-use crate::table::{count, cut_short, row, rule, seconds, time};
+use crate::table::{count, cut_short, item, row, rule, seconds, time};
 
 /// Quantiles that are told, by name.
 const QUANTILES: [(&str, f64); 5] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)];
@@ -91,22 +91,22 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Outcome { latencies_ns, in_time, unsent, errors, connecting, in_flight, .. } = &self.outcome;
-        writeln!(f, "\n  {}", self.title())?;
+        writeln!(f, "\n  {}\n  {}", self.whom(), self.how())?;
         rule(f)?;
         row(f, "connected in", seconds(*connecting), "")?;
         row(f, "requests", count(*in_time as usize), "answered in time")?;
         row(f, "requests/s", count(self.per_second() as usize), "")?;
         if self.late() > 0 {
-            row(f, "late", count(self.late() as usize), "answered after the end; they count in the latency")?;
+            row(f, "late", count(self.late() as usize), "answered later; they count too")?;
         }
         if *unsent > 0 {
-            row(f, "UNSENT", count(*unsent as usize), "were due, and their connections still waited for answers: the rate is too high")?;
+            row(f, "UNSENT", count(*unsent as usize), "were due: the rate is too high")?;
         }
         if *in_flight > 0 {
             row(f, "in flight", count(*in_flight as usize), "when it was cut short; not counted")?;
         }
         rule(f)?;
-        let from = if self.rate.is_some() { "from the moment it was due to the answer" } else { "from sending to the answer" };
+        let from = if self.rate.is_some() { "from the moment it was due" } else { "from sending to the answer" };
         let told = |ns| self.measured(ns).map_or("-".into(), time);
         row(f, "latency, mean", told(latencies_ns.mean() as u64), from)?;
         for (name, quantile) in QUANTILES {
@@ -114,7 +114,7 @@ impl fmt::Display for Report {
         }
         rule(f)?;
         row(f, "errors", count(errors.values().sum::<u64>() as usize), "")?;
-        errors.iter().try_for_each(|(name, times)| row(f, "", count(*times as usize), name))
+        errors.iter().try_for_each(|(name, times)| item(f, count(*times as usize), name))
     }
 }
 
@@ -145,12 +145,23 @@ mod tests {
     }
 
     #[test]
+    fn no_line_is_wider_than_a_terminal() {
+        let mut report = report();
+        let whole = report.to_string();
+        report.outcome.errors.insert("Cannot assign requested address (os error 99)".into(), 1_000_000);
+        report.outcome.cut_short = true;
+        report.outcome.in_flight = 1_000_000;
+        (report.connections, report.rate, report.size) = (1_000_000, Some(100_000_000), Some(16 << 20));
+        let text = report.to_string();
+        assert!(!whole.contains("cut short") && text.contains("cut short after 0.5 s"), "{text}");
+        assert!(crate::table::fits(&whole) && crate::table::fits(&text), "{whole}{text}");
+    }
+
+    #[test]
     fn the_table_names_errors_and_what_was_not_sent() {
         let table = report().to_string();
         assert!(
-            table.contains("UNSENT")
-                && table.contains("3  Connection \"reset\"")
-                && table.contains("from the moment it was due to the answer"),
+            table.contains("UNSENT") && table.contains("3  Connection \"reset\"") && table.contains("from the moment it was due"),
             "{table}"
         );
     }

@@ -59,7 +59,7 @@ impl Tally {
         let [connections, bytes, packets, timeouts, cancels, resets] =
             [connections, bytes, packets, timeouts, cancels, resets].map(|counter| HumanCount(counter.load(Relaxed)));
         format!(
-            "{connections} connections, {bytes} bytes and {packets} packets read, {timeouts} time-outs, {cancels} cancels, {resets} resets"
+            "{connections} connections, {bytes} bytes and {packets} packets read\n{timeouts} time-outs, {cancels} cancels, {resets} resets"
         )
     }
 }

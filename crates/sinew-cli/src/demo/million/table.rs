@@ -62,13 +62,13 @@ impl fmt::Display for Report {
         row(f, "memory per parked fiber", format!("{:.2} KiB", self.memory_kib()), &self.memory_note())?;
         row(f, "mappings (VMAs)", count(self.mappings), "")?;
         rule(f)?;
-        row(f, "spawn", rate(self.fibers as f64, self.spawn), &format!("fibers/s, until all are parked: {}", seconds(self.spawn)))?;
+        row(f, "spawn", rate(self.fibers as f64, self.spawn), &format!("fibers/s, until all park: {}", seconds(self.spawn)))?;
         row(f, "wake", rate(self.fibers as f64, self.wake), &format!("fibers/s, until all ran: {}", seconds(self.wake)))?;
         row(f, "join", rate(self.fibers as f64, self.join), &format!("fibers/s, until all ended: {}", seconds(self.join)))?;
         self.switch_row(f, "switch, few fibers", &self.switch_few)?;
         self.switch_row(f, "switch, all fibers", &self.switch_all)?;
         rule(f)?;
-        let how = format!("each worker wakes {WAKE_BURST}, then lets them run");
+        let how = format!("each worker wakes {WAKE_BURST}, then runs them");
         for (name, quantile, note) in [("p50", 0.5, &*how), ("p99", 0.99, ""), ("p999", 0.999, ""), ("max", 1.0, "")] {
             let ns = self.latencies_ns.value_at_quantile(quantile);
             row(f, &format!("ready to running, {name}"), time(ns), note)?;
@@ -86,9 +86,9 @@ impl Report {
     fn memory_note(&self) -> String {
         let bytes = count(self.memory_bytes as usize / self.fibers);
         match BOUNDS_KIB.iter().find(|(stack_bytes, _)| *stack_bytes == self.stack_bytes) {
-            Some((_, bound)) if self.memory_kib() <= *bound => format!("{bytes} bytes; the bound of {bound} KiB is kept"),
-            Some((_, bound)) => format!("{bytes} bytes; ABOVE the bound of {bound} KiB"),
-            None => format!("{bytes} bytes; no bound is set for this stack"),
+            Some((_, bound)) if self.memory_kib() <= *bound => format!("{bytes} B; the bound of {bound} KiB holds"),
+            Some((_, bound)) => format!("{bytes} B; ABOVE the bound of {bound} KiB"),
+            None => format!("{bytes} B; no bound is set for it"),
         }
     }
 
@@ -96,7 +96,8 @@ impl Report {
         let rate = rate(switches.per_second(), Duration::from_secs(1));
         let ns = switches.ns_each(self.workers);
         let (fibers, yields) = (count(switches.fibers), count(switches.yields as usize));
-        row(f, name, rate, &format!("switches/s, {ns:.1} ns each per worker: {fibers} yield {yields} times"))
+        row(f, name, rate, &format!("switches/s, {ns:.1} ns of a worker"))?;
+        row(f, "", String::new(), &format!("{fibers} yield {yields} times"))
     }
 }
 
@@ -105,5 +106,32 @@ fn size(bytes: usize) -> String {
     match bytes >> 10 {
         kib if kib < 1024 => format!("{kib} KiB"),
         kib => format!("{} MiB", kib >> 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_is_wider_than_a_terminal() {
+        let long = Duration::from_secs(3600);
+        for memory_kib_each in [4, 40] {
+            let report = Report {
+                fibers: 67_000_000,
+                workers: 2,
+                stack_bytes: 256 << 10,
+                memory_bytes: 67_000_000 * (memory_kib_each << 10),
+                mappings: 65_530,
+                spawn: long,
+                wake: Duration::from_millis(1),
+                latencies_ns: Histogram::new_with_bounds(1, 1000, 3).unwrap(),
+                switch_few: Switches { fibers: 1_000, yields: 40_000, took: long },
+                switch_all: Switches { fibers: 67_000_000, yields: 8, took: long },
+                join: long,
+                total: long,
+            };
+            assert!(crate::table::fits(&report.to_string()), "{report}");
+        }
     }
 }

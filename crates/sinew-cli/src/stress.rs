@@ -194,8 +194,9 @@ pub(crate) fn main(arguments: &Arguments) -> ExitCode {
         return Failure::from(error).tell();
     }
     let rounds = run_rounds(arguments, seed, &weather, &line);
-    let memory = check_memory(rounds.base_bytes);
+    // The heap first: what is counted to the byte says more.
     check_heap(rounds.heap_bytes);
+    let memory = check_memory(rounds.base_bytes);
     line.clear();
     if arguments.kind == Kind::Io {
         say(format_args!("{}", streams::TALLY.text()));

@@ -131,6 +131,33 @@ fn a_fiber_that_computes_under_the_lock_lets_a_waiter_of_its_worker_have_its_tur
     }
 }
 
+/// Claim: a fiber that computes under the lock lets a woken one of its worker have its turn also if another has given that one up, and has left. Method: as above; the visits, each of a new thread, are over before the fiber
+/// goes on, and the woken one was late by then.
+#[test]
+fn a_fiber_that_computes_under_the_lock_lets_one_come_that_a_visitor_gave_up() {
+    const ROUNDS_MAX: usize = 300;
+    for (waiters, visits) in [(1, 1), (1, 3), (2, 1), (3, 3)] {
+        runtime(1).run(move || {
+            let lock = Arc::new(Mutex::new(Vec::new()));
+            let held = lock.lock();
+            let waiters = spawn_waiters(&lock, waiters);
+            drop(held);
+            // The first one overtakes it, so that the time is looked at.
+            compute_holding(lock.lock());
+            for _ in 0..visits {
+                let visited = lock.clone();
+                std::thread::spawn(move || drop(visited.lock())).join().unwrap();
+            }
+            let rounds = (0..ROUNDS_MAX).take_while(|_| {
+                compute_holding(lock.lock());
+                !waiters.iter().all(|waiter| waiter.is_finished())
+            });
+            assert!(rounds.count() < ROUNDS_MAX, "it is kept from the lock");
+            waiters.into_iter().for_each(|w| w.join().unwrap());
+        });
+    }
+}
+
 /// Computes for longer than one that was woken is waited for elsewhere, and lets go.
 fn compute_holding(held: MutexGuard<'_, Vec<usize>>) {
     let end = Instant::now() + Duration::from_micros(400);

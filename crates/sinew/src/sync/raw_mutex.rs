@@ -6,7 +6,8 @@
 //! - Who would lock although one was woken `TURN_NS` ago and still has not had its turn, queues behind all others. The woken one may be a fiber of the same worker, and cannot run before.
 //!   But if it has not come after `STALE_NS`, its worker is busy with something else: others go on, and the unlock of who took it then wakes another; and who queued behind it, though the lock was free, tries again.
 //!   Only one of the caller's own worker is never given up: nothing else holds that worker but the caller, who queues behind it, however long ago it was woken. (It was given up too: a fiber that computed for 0.3 ms under the lock was alone with it from
-//!   then on, until it waited for something else.)
+//!   then on, until it waited for something else.) Others may give it up; then the word says that one is gone and has not come yet (GONE), and who comes to the lock from its worker yields once before it goes on, so that it
+//!   comes. (The word forgot it: one visit of a thread, and the fiber that computes was alone with the lock again.)
 //! - Who was woken and finds the lock taken, after it has waited for `HAND_OVER_NS`, is given it by the next unlock.
 //! - Of the waiters the first of the unlocker's own worker is woken, which costs nothing, for `STAY_NS`; then the one that has waited longest, which most often is another worker's.
 //!
@@ -26,19 +27,22 @@
 //!   WAITERS   the queue is not empty
 //!   WOKEN     one was taken out of the queue and told to try; until it has decided, or was given up, unlocks wake nobody else
 //!   HAND      the first in the queue has waited long enough: the next unlock gives it the lock
+//!   GONE      some that were told to try were given up, and have not come yet
 //! ```
 //!
 //! # Invariants
 //! I1. WAITERS and HAND change under the queue's lock only. When that is free, WAITERS says whether the queue is empty, and HAND is not set without it.
 //! I2. HAND implies LOCKED: it is set beside LOCKED, and an unlock that finds it does not take LOCKED away unless it takes HAND away.
-//! I3. Who was told to try takes WOKEN away, in the same step in which it locks, finds LOCKED (whose owner will look at WAITERS), or queues again; or another does for it, that has given it up and locks, or queues again beside LOCKED.
-//!     (One that comes after all may so take away the WOKEN of its successor: an unlock then wakes one more.) So with WAITERS there is always
+//! I3. Who was told to try takes WOKEN away, in the same step in which it locks, finds LOCKED (whose owner will look at WAITERS), or queues again; or another does for it, that has given it up and locks, or queues again beside LOCKED,
+//!     and sets GONE for it. One that was given up and comes after all leaves the WOKEN of its successor alone (I7). So with WAITERS there is always
 //!     somebody to come: an owner who will unlock, or one who was woken. A woken thread may come before the unlock that woke it is done; hence that takes LOCKED away only beside a WOKEN that is still there.
 //!     Who is called to look (`Told::Watch`) is out of the queue as the woken one is, but WOKEN is not its: it queues again, or takes a lock that is free and expects nobody.
 //! I4. The last step of an unlock on this object is the one that lets others in; the woken fiber is made ready after it. So the mutex may be freed by the next owner.
-//! I5. `left` has neither LOCKED nor HAND, and is 0 or has WOKEN: so whenever the word is the same beside LOCKED, the owner may let go by taking LOCKED away.
-//! I6. When LOCKED is taken away, `left` is what the word is then; and while it is free nobody adds WOKEN. So who finds `left` 0 and then the lock free, though one was told to try, has looked before the last unlock: it overtakes once
+//! I5. `left` has neither LOCKED nor HAND, and is 0, or GONE alone, or has WOKEN: so whenever the word is the same beside LOCKED, the owner may let go by taking LOCKED away.
+//! I6. When LOCKED is taken away, `left` is what the word is then; and while it is free nobody adds WOKEN or GONE. So who finds `left` 0 and then the lock free, though one was told to try, or is gone, has looked before the last unlock: it overtakes once
 //!     at most before its own unlock sets that right.
+//! I7. WOKEN is set, turns into GONE, and is taken away beside GONE, under the queue's lock only. When that is free, GONE says whether `gone` counts anybody: those whose ticket is not the queue's any more, until each has come, by locking, queueing or
+//!     leaving. So without GONE a WOKEN is that of whoever was told to try, and with it that one's whose ticket is the queue's; and nobody is told while another is expected.
 //!
 //! # Memory order
 //! Taking LOCKED is Acquire and meets the Release that took it away: the next owner sees what the last one wrote. A hand-over goes through the waiter's state word (`state.rs`).
@@ -53,7 +57,7 @@ use crate::fiber::waiters::{Waiter, Waiters};
 use crate::fiber::why::{At, Why};
 use crate::os::lock::Lock;
 use crate::os::{clock, fork};
-use crate::rt::wait::{Me, home, may_wait};
+use crate::rt::wait::{Me, home, may_wait, yield_now};
 use crate::sched::worker::{make_ready, passed};
 use crate::sync::turns::{COMES_NS, HAND_OVER_NS, LOOK_NS, LOST_NS, NEAR_LOOKS, POLITE_NS, STALE_NS, STAY_NS, TURN_NS};
 use crate::sync::watch::{Place, Watch};
@@ -62,13 +66,14 @@ const LOCKED: u32 = 1 << 0;
 const WAITERS: u32 = 1 << 1;
 const WOKEN: u32 = 1 << 2;
 const HAND: u32 = 1 << 3;
-const FLAGS: u32 = LOCKED | WAITERS | WOKEN | HAND;
-/// Beside WOKEN: how often the woken one was overtaken, and from when on that counts: 20 bits of ticks of 2 us, which come round after 2 s.
-const OVERTAKEN: u32 = 1 << 4;
-const OVERTAKEN_MASK: u32 = 0xff << 4;
+const GONE: u32 = 1 << 4;
+const FLAGS: u32 = LOCKED | WAITERS | WOKEN | HAND | GONE;
+/// Beside WOKEN: how often the woken one was overtaken, and from when on that counts: 19 bits of ticks of 2 us, which come round after 1 s.
+const OVERTAKEN: u32 = 1 << 5;
+const OVERTAKEN_MASK: u32 = 0xff << 5;
 /// Too often to count further: back to half of it, at which the clock is looked at.
 const MANY_TIMES: u32 = WOKEN | OVERTAKEN_MASK;
-const SINCE_SHIFT: u32 = 12;
+const SINCE_SHIFT: u32 = 13;
 const TICK_NS_LOG2: u32 = 11;
 
 /// Looks at a taken lock before queueing: longer than a short critical section, shorter than a suspension. None in the models, so that they queue.
@@ -78,6 +83,8 @@ const SPINS: u32 = if AS_IN_MEMORY { 20 } else { 0 };
 pub(crate) struct Note {
     since_ns: u64,
     told: Cell<Told>,
+    /// The queue's when it was told to try.
+    ticket: Cell<u64>,
     /// Where it has queued.
     place: Cell<Place>,
     /// Whether it has a place in `Queue::watch`. Written under the queue's lock by whoever waits; who claims it takes the place away, and does not touch this.
@@ -111,13 +118,61 @@ pub(crate) struct Queue {
     moved_ns: u64,
     /// The place of the one that was last woken.
     woken: Place,
+    /// That of the one that was last woken, until it is given up (I7).
+    ticket: u64,
+    gone: Gone,
     watch: Watch,
+}
+
+/// Those who were given up and have not come yet.
+struct Gone {
+    count: u32,
+    /// Where they are; `Place::NO` if in several places, which is near to everybody: until all have come, that costs a yield.
+    place: Place,
 }
 
 impl Queue {
     /// Whether the one that was last woken is a fiber of the worker at `home`, where it comes next. Threads have no home.
     fn woken_is_of(&self, home: *const ()) -> bool {
         !home.is_null() && self.woken == Place::at(home)
+    }
+
+    /// Whether one was woken and does not come, by what the word is, `word`; and is not of the caller's own worker.
+    fn has_lost_the_woken(&self, word: u32) -> bool {
+        word & WOKEN != 0 && is_too_long(ticks_since(word)) && !self.woken_is_of(home())
+    }
+
+    /// Whether some who were given up are, or may be, fibers of the worker at `home`.
+    fn gone_are_of(&self, home: *const ()) -> bool {
+        self.gone.count > 0 && [Place::NO, Place::at(home)].contains(&self.gone.place)
+    }
+
+    /// The one that was last woken is given up. The word says GONE, not WOKEN.
+    fn note_given_up(&mut self) {
+        self.ticket += 1;
+        self.gone.place = if self.gone.count == 0 || self.gone.place == self.woken { self.woken } else { Place::NO };
+        self.gone.count += 1;
+    }
+
+    /// What `waiter`, which was told to try and has come, leaves of the word: WOKEN is not there any more; if it was given up, GONE, unless others are gone too.
+    fn left_by_woken(&self, waiter: &Waiter<Note>) -> u32 {
+        match self.gone.count {
+            _ if !self.has_given_up(waiter) => FLAGS & !WOKEN,
+            1 => !GONE,
+            _ => !0,
+        }
+    }
+
+    /// Whether `waiter`, which was told to try, was given up, and has not come since.
+    fn has_given_up(&self, waiter: &Waiter<Note>) -> bool {
+        waiter.note.ticket.get() != self.ticket
+    }
+
+    /// `waiter`, which was told to try, has come.
+    fn note_come(&mut self, waiter: &Waiter<Note>) {
+        if self.has_given_up(waiter) {
+            self.gone.count -= 1;
+        }
     }
 
     /// Calls one that is to look whether the one that was last woken comes, if nobody does who could. Its waker makes it ready without the lock.
@@ -135,8 +190,8 @@ impl Queue {
             && match turn {
                 // One that may move is bound by an alarm: only if nobody else would look.
                 Turn::Any | Turn::AfterTheWoken => me.stays() || self.watch.wants(self.woken),
-                Turn::Again => true,
-                Turn::Woken => false,
+                // A woken one was given up, if another is expected.
+                Turn::Again | Turn::Woken => true,
             };
         waiter.note.watches.set(looks && self.watch.take(place));
     }
@@ -174,7 +229,7 @@ enum QueueUp {
 impl RawMutex {
     in_statics! {
         pub(crate) const fn unlocked() -> Self {
-            Self { word: AtomicU32::new(0), left: plain::AtomicU32::new(0), queue: Lock::new(Queue { waiters: Waiters::new(), moved_ns: 0, woken: Place::NO, watch: Watch::new() }) }
+            Self { word: AtomicU32::new(0), left: plain::AtomicU32::new(0), queue: Lock::new(Queue { waiters: Waiters::new(), moved_ns: 0, woken: Place::NO, ticket: 0, gone: Gone { count: 0, place: Place::NO }, watch: Watch::new() }) }
         }
     }
 
@@ -222,7 +277,12 @@ impl RawMutex {
     /// Notes what the word will be when nobody has the lock, if it is `word` now (I5). By the owner.
     #[inline]
     fn guess(&self, word: u32) {
-        self.left.store(if word & (WOKEN | HAND) == WOKEN { word & !LOCKED } else { 0 }, Relaxed);
+        let left = match word & (WAITERS | WOKEN | HAND) {
+            0 => word & GONE,
+            flags if flags & (WOKEN | HAND) == WOKEN => word & !LOCKED,
+            _ => 0,
+        };
+        self.left.store(left, Relaxed);
     }
 
     /// As `take`, but gives up at `deadline_ns`.
@@ -233,7 +293,9 @@ impl RawMutex {
 
     #[inline]
     pub(crate) fn try_take(&self) -> bool {
-        self.try_take_free() || self.overtake(overtaken_ticks(self.word.load(Relaxed)).is_some_and(is_too_long) && !self.woken_is_near())
+        self.try_take_free()
+            || (overtaken_ticks(self.word.load(Relaxed)).is_some_and(is_too_long) && self.take_from_the_lost())
+            || self.overtake()
     }
 
     /// Takes it if nobody has it or waits for it.
@@ -243,24 +305,49 @@ impl RawMutex {
         self.word.load(Relaxed) == 0 && self.word.compare_exchange(0, LOCKED, Acquire, Relaxed).is_ok()
     }
 
-    /// Takes it, if nobody has it, before those who wait. One that was woken and is `given_up` counts as woken no more: so this owner's unlock wakes another.
+    /// Takes it, if nobody has it, before those who wait.
     #[cold]
-    fn overtake(&self, given_up: bool) -> bool {
+    fn overtake(&self) -> bool {
+        let counted = |now: u32| match now & (WOKEN | OVERTAKEN_MASK) {
+            count if count & WOKEN == 0 => now,
+            MANY_TIMES => now ^ (OVERTAKEN_MASK & (OVERTAKEN_MASK >> 1)),
+            _ => now + OVERTAKEN,
+        };
+        self.take_with(counted).is_some()
+    }
+
+    /// Takes it, if nobody has it, though one was woken, which does not come: that counts as woken no more, so this owner's unlock wakes another.
+    #[cold]
+    fn take_from_the_lost(&self) -> bool {
+        // In a forked child the queue may be locked for ever.
+        if self.word.load(Relaxed) & (LOCKED | WOKEN) != WOKEN || fork::is_child() {
+            return false;
+        }
+        // While it is held nobody else is woken: so the one that is given up is the one that was looked at (I7).
+        let mut queue = self.queue.lock();
+        if !queue.has_lost_the_woken(self.word.load(Relaxed)) {
+            return false;
+        }
+        // It may have come meanwhile.
+        let found = self.take_with(|now| if now & WOKEN == 0 { now } else { given_up(now) });
+        if found.is_some_and(|found| found & WOKEN != 0) {
+            queue.note_given_up();
+        }
+        found.is_some()
+    }
+
+    /// Takes it, if nobody has it, and makes the word what `next` makes of it, beside LOCKED; gives what it was.
+    #[inline]
+    fn take_with(&self, next: impl Fn(u32) -> u32) -> Option<u32> {
         let mut now = self.word.load(Relaxed);
         while now & LOCKED == 0 {
-            let counted = match now & (WOKEN | OVERTAKEN_MASK) {
-                count if count & WOKEN == 0 => now,
-                _ if given_up => now & FLAGS & !WOKEN,
-                MANY_TIMES => now ^ (OVERTAKEN_MASK & (OVERTAKEN_MASK >> 1)),
-                _ => now + OVERTAKEN,
-            };
             // Acquire: meets the Release of an unlock.
-            match self.word.compare_exchange_weak(now, counted | LOCKED, Acquire, Relaxed) {
-                Ok(_) => return true,
+            match self.word.compare_exchange_weak(now, next(now) | LOCKED, Acquire, Relaxed) {
+                Ok(_) => return Some(now),
                 Err(other) => now = other,
             }
         }
-        false
+        None
     }
 
     pub(crate) fn is_taken(&self) -> bool {
@@ -287,7 +374,7 @@ impl RawMutex {
     fn release_contended(&self, seen: u32) {
         self.guess(seen);
         // Release: meets the Acquire of who locks next. The last touch (I4).
-        let done = (seen == LOCKED || seen & (WOKEN | HAND) == WOKEN)
+        let done = (seen & !GONE == LOCKED || seen & (WOKEN | HAND) == WOKEN)
             && self.word.compare_exchange(seen, seen & !LOCKED, Release, Relaxed).is_ok();
         if !done {
             self.release_slowly();
@@ -305,18 +392,27 @@ impl RawMutex {
     #[cold]
     #[track_caller]
     fn take_slowly(&self, deadline_ns: u64) -> bool {
+        if self.keeps_back_the_gone() {
+            yield_now();
+        }
         let overtaken_for = overtaken_ticks(self.word.load(Relaxed));
         let late = overtaken_for.is_some_and(is_too_long);
         let near = late && self.woken_is_near();
         let unfair = near || overtaken_for.is_some_and(is_unfair);
         let mut turn = if unfair && may_wait() { Turn::AfterTheWoken } else { Turn::Any };
-        if turn == Turn::Any && self.spin(late && !near) {
+        if turn == Turn::Any && ((late && self.take_from_the_lost()) || self.spin()) {
             return true;
         }
         let me = Me::to_wait();
         let waiter = Waiter::new(
             me.control(),
-            Note { since_ns: clock::now_ns(), told: Cell::new(Told::Try), place: Cell::new(Place::NO), watches: Cell::new(false) },
+            Note {
+                since_ns: clock::now_ns(),
+                told: Cell::new(Told::Try),
+                ticket: Cell::new(0),
+                place: Cell::new(Place::NO),
+                watches: Cell::new(false),
+            },
         );
         loop {
             let until_ns = match self.queue_up(&me, &waiter, turn) {
@@ -332,7 +428,7 @@ impl RawMutex {
                 (Cause::Woken, Told::Has) => return true,
                 (Cause::Woken, Told::Try) => Turn::Woken,
                 (Cause::Woken, Told::Watch) => Turn::Again,
-                _ if self.has_lost_the_woken() && self.overtake(true) => {
+                _ if self.take_from_the_lost() => {
                     self.stay_here(&waiter);
                     return true;
                 }
@@ -353,7 +449,7 @@ impl RawMutex {
                 return true;
             }
             if passed(deadline_ns) {
-                return self.leave_as_woken();
+                return self.leave_as_woken(&waiter);
             }
         }
     }
@@ -381,10 +477,15 @@ impl RawMutex {
         }
     }
 
-    /// Whether one was woken and does not come.
-    fn has_lost_the_woken(&self) -> bool {
-        let now = self.word.load(Relaxed);
-        now & WOKEN != 0 && is_too_long(ticks_since(now)) && !self.woken_is_near()
+    /// Whether one that was given up cannot come because the caller's worker is its own, and the caller may let it. Who unwinds is not switched away for the sake of others: std counts panics by thread.
+    #[cold]
+    fn keeps_back_the_gone(&self) -> bool {
+        // In a forked child the queue may be locked for ever, and nobody comes.
+        if self.word.load(Relaxed) & GONE == 0 || !may_wait() || std::thread::panicking() || fork::is_child() {
+            return false;
+        }
+        let home = home();
+        !home.is_null() && self.queue.lock().gone_are_of(home)
     }
 
     /// Whether the one that was woken is a fiber of the caller's own worker: it comes as soon as the caller suspends, and not before.
@@ -395,12 +496,12 @@ impl RawMutex {
     }
 
     /// Tries at least once, and for a moment if nobody waits yet.
-    fn spin(&self, given_up: bool) -> bool {
+    fn spin(&self) -> bool {
         for look in 0..=SPINS {
             if look > 0 {
                 spin_loop();
             }
-            if self.overtake(given_up) {
+            if self.overtake() {
                 return true;
             }
             if self.word.load(Relaxed) & WAITERS != 0 {
@@ -421,22 +522,29 @@ impl RawMutex {
         let (queued, word) = loop {
             let free = now & LOCKED == 0 && !(matches!(turn, Turn::AfterTheWoken | Turn::Again) && now & WOKEN != 0);
             // One that is lost while the lock is rightly taken is given up too: its owner sees to the rest when he unlocks, and nobody need look any more.
-            let gives_up = turn == Turn::Again
-                && now & (LOCKED | WOKEN) == LOCKED | WOKEN
-                && is_too_long(ticks_since(now))
-                && !queue.woken_is_of(home());
-            let kept = if turn == Turn::Woken || gives_up { FLAGS & !WOKEN } else { !0 };
-            let next = if free { now | LOCKED } else { now | asks } & kept;
+            let gives_up = turn == Turn::Again && now & LOCKED != 0 && queue.has_lost_the_woken(now);
+            let taken = if free { now | LOCKED } else { now | asks };
+            let next = match turn {
+                Turn::Woken => taken & queue.left_by_woken(waiter),
+                _ if gives_up => given_up(taken),
+                _ => taken,
+            };
             // Acquire: as in `try_take`, if it was free.
-            match self.word.compare_exchange_weak(now, next, Acquire, Relaxed) {
-                Ok(_) if free => {
-                    queue.stop_watching(waiter);
-                    return QueueUp::Locked;
-                }
-                Ok(_) if now & LOCKED != 0 || queue.woken_is_of(home()) => break (QueueUp::Queued, next),
-                Ok(_) => break (QueueUp::QueuedThoughFree, next),
-                Err(other) => now = other,
+            if let Err(other) = self.word.compare_exchange_weak(now, next, Acquire, Relaxed) {
+                now = other;
+                continue;
             }
+            if turn == Turn::Woken {
+                queue.note_come(waiter);
+            } else if gives_up {
+                queue.note_given_up();
+            }
+            if free {
+                queue.stop_watching(waiter);
+                return QueueUp::Locked;
+            }
+            let rightly = now & LOCKED != 0 || queue.woken_is_of(home());
+            break (if rightly { QueueUp::Queued } else { QueueUp::QueuedThoughFree }, next);
         };
         queue.note_queued(me, waiter, turn, word);
         // SAFETY: it is in no queue: new, or claimed and so taken out; it stays in place until it was claimed or withdrawn.
@@ -465,13 +573,16 @@ impl RawMutex {
         }
     }
 
-    /// Takes the lock, and WOKEN away, if it is free. By the one that was told to try.
+    /// Takes the lock, and WOKEN away, if it is free. By one that was told to try; if any are gone, it may be of them, and finds out as it queues (I7).
     fn try_as_woken(&self) -> bool {
         for look in 0..=SPINS {
             if look > 0 {
                 spin_loop();
             }
             let now = self.word.load(Relaxed);
+            if now & GONE != 0 {
+                return false;
+            }
             // Acquire: meets the Release of an unlock.
             if now & LOCKED == 0 && self.word.compare_exchange(now, (now | LOCKED) & FLAGS & !WOKEN, Acquire, Relaxed).is_ok() {
                 return true;
@@ -480,18 +591,14 @@ impl RawMutex {
         false
     }
 
-    /// Out of time: takes WOKEN away, or the lock, if it is free at last. By the one that was told to try.
-    fn leave_as_woken(&self) -> bool {
-        let mut now = self.word.load(Relaxed);
-        loop {
-            let free = now & LOCKED == 0;
-            let next = if free { now | LOCKED } else { now } & FLAGS & !WOKEN;
-            // Acquire: as in `try_as_woken`.
-            match self.word.compare_exchange_weak(now, next, Acquire, Relaxed) {
-                Ok(_) => return free,
-                Err(other) => now = other,
-            }
-        }
+    /// Out of time: takes WOKEN away, or GONE, and the lock, if it is free at last. By one that was told to try.
+    fn leave_as_woken(&self, waiter: &Waiter<Note>) -> bool {
+        let mut queue = self.queue.lock();
+        let left = queue.left_by_woken(waiter);
+        // Acquire: as in `try_as_woken`, if it was free.
+        let found = self.word.fetch_update(Acquire, Relaxed, |now| Some((now | LOCKED) & left)).expect("it always updates");
+        queue.note_come(waiter);
+        found & LOCKED == 0
     }
 
     fn release_slowly(&self) {
@@ -527,10 +634,16 @@ impl RawMutex {
             // HAND may have been asked for by one that has left since: then its successor is in luck.
             Hand::IfAsked => self.word.load(Relaxed) & HAND != 0,
         };
+        // Who asked for it has left, and another is expected: it is enough to let go.
+        if !over && self.word.load(Relaxed) & WOKEN != 0 {
+            return false;
+        }
         // Who is told last is the one that is claimed.
         let watched = Cell::new(false);
+        let ticket = queue.ticket + 1;
         let tell = |note: &Note| {
             note.told.set(if over { Told::Has } else { Told::Try });
+            note.ticket.set(ticket);
             watched.set(note.watches.get());
         };
         let (home, now_ns) = (home(), clock::now_ns());
@@ -550,7 +663,7 @@ impl RawMutex {
             let gone = if queue.waiters.is_empty() { WAITERS } else { 0 };
             self.word.fetch_and(!(HAND | gone), Relaxed);
         } else {
-            queue.woken = place;
+            (queue.woken, queue.ticket) = (place, ticket);
             called = queue.call_watch();
             let gone = if queue.waiters.is_empty() { WAITERS } else { 0 };
             let near = queue.woken_is_of(home);
@@ -576,8 +689,13 @@ fn taken_at_once(free: u32) -> Option<u32> {
     if free == 0 {
         return Some(LOCKED);
     }
-    let overtakes = free & (LOCKED | WOKEN) == WOKEN && !needs_clock(free) && free & MANY_TIMES != MANY_TIMES;
+    let overtakes = free & (LOCKED | WOKEN | GONE) == WOKEN && !needs_clock(free) && free & MANY_TIMES != MANY_TIMES;
     overtakes.then_some((free + OVERTAKEN) | LOCKED)
+}
+
+/// What a word becomes for one who gives the woken one up.
+fn given_up(word: u32) -> u32 {
+    (word & FLAGS & !WOKEN) | GONE
 }
 
 fn has_waited_long(note: &Note) -> bool {
@@ -629,20 +747,23 @@ enum Hand {
 mod tests {
     use super::*;
 
-    // Others wait, and the queue's lock is held where the fork is made, as by a thread that is not in the child.
+    // Others wait, or are gone, and the queue's lock is held where the fork is made, as by a thread that is not in the child.
     #[test]
-    fn a_forked_child_unlocks_though_the_queue_is_held() {
+    fn a_forked_child_unlocks_and_locks_though_the_queue_is_held() {
         if !AS_IN_MEMORY {
             return;
         }
-        for release in [RawMutex::release, RawMutex::release_fair] {
+        let releases: [fn(&RawMutex); 2] = [RawMutex::release, RawMutex::release_fair];
+        for (release, flags) in releases.into_iter().flat_map(|release| [WAITERS, GONE, WAITERS | GONE].map(|flags| (release, flags))) {
             let mutex = RawMutex::unlocked();
             mutex.take();
-            mutex.word.fetch_or(WAITERS, Relaxed);
+            mutex.word.fetch_or(flags, Relaxed);
             let held = mutex.queue.lock();
             assert!(fork::child_does(|| {
                 release(&mutex);
                 assert!(mutex.try_take(), "it is free there");
+                release(&mutex);
+                mutex.take();
                 release(&mutex);
             }));
             drop(held);

@@ -36,9 +36,9 @@ impl Guarded {
         1
     }
 
-    /// All that got in were counted, and the lock is free.
+    /// All that got in were counted, and the lock is free, and expects nobody.
     pub(super) fn check_end(&self, got: usize) {
-        assert!(self.lock.try_take(), "the lock is left locked");
+        assert!(self.lock.try_take_free(), "the lock is left locked, or somebody is expected who has come");
         // SAFETY: loom checks that nobody else is here.
         self.sum.with(|sum| assert_eq!(unsafe { *sum }, got));
     }

@@ -45,7 +45,8 @@ const SHORT_NS: u64 = 4 * TURN_NS;
 struct Computes {
     visits: &'static [Visit],
     section_ns: u64,
-    /// Whether the other has had its turn before that is done.
+    /// What the other does, and whether it has had its turn before that is done.
+    waits: Visit,
     lets_it_come: bool,
 }
 
@@ -58,7 +59,7 @@ fn computes_under_it(computes: Computes, beside: Beside) -> impl Fn() + Sync + S
             busy.lock.take();
             let (waits, says) = (busy.clone(), had.clone());
             let waiter = workers::spawn(0, move || {
-                let got = waits.add(PATIENT);
+                let got = waits.add(computes.waits);
                 says.store(true, SeqCst);
                 got
             });
@@ -79,7 +80,7 @@ fn computes_under_it(computes: Computes, beside: Beside) -> impl Fn() + Sync + S
 }
 
 /// The first section overtakes the woken one, before the second the time is looked at.
-const LONG: Computes = Computes { visits: &[PATIENT, PATIENT], section_ns: LONG_NS, lets_it_come: true };
+const LONG: Computes = Computes { visits: &[PATIENT, PATIENT], section_ns: LONG_NS, waits: PATIENT, lets_it_come: true };
 
 #[test]
 fn who_computes_under_a_mutex_queues_behind_a_woken_one_of_its_worker() {
@@ -95,13 +96,17 @@ fn who_computes_under_a_mutex_queues_behind_a_woken_one_of_its_worker() {
     check(1, computes_under_it(short, Beside::Thread(&[PATIENT])));
 }
 
-/// Others may give it up, whose worker does not keep it from coming.
+/// Others may give it up, whose worker does not keep it from coming. Who does yields then, and it comes: one section later if it found the lock taken and was woken again.
 #[test]
-fn one_of_its_worker_that_others_give_up_is_not_left_asleep() {
-    let long = Computes { lets_it_come: false, ..LONG };
-    for beside in [Beside::Thread(&[PATIENT]), Beside::Fiber(&[PATIENT]), Beside::Fiber(&[IMPATIENT])] {
+fn one_of_its_worker_that_others_give_up_comes_all_the_same() {
+    let long = Computes { visits: &[PATIENT; 4], ..LONG };
+    for beside in [Beside::Thread(&[PATIENT]), Beside::Thread(&[HASTY]), Beside::Fiber(&[PATIENT]), Beside::Fiber(&[IMPATIENT])] {
         check(1, computes_under_it(long, beside));
     }
+    let hasty = Computes { visits: &[HASTY, HASTY, PATIENT, PATIENT, PATIENT], ..LONG };
+    check(1, computes_under_it(hasty, Beside::Thread(&[PATIENT])));
+    // One that is out of time is not kept from the lock; but if it was given up, it is not gone for ever.
+    check(1, computes_under_it(Computes { waits: IMPATIENT, lets_it_come: false, ..long }, Beside::Thread(&[PATIENT])));
 }
 
 /// A fiber of another worker queues, then one of the unlocker's; who has the lock first, if it is let go of so long after it came from another worker?

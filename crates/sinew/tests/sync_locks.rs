@@ -630,6 +630,43 @@ fn who_computes_under_a_rwlock_lets_those_on_its_worker_have_their_turn() {
     }
 }
 
+/// Claim: so it does if another has given that one up, and has left. Method: as above; a thread's visits are over before the fiber goes on, and who was told to try was late by then.
+#[test]
+fn who_computes_under_a_rwlock_lets_one_come_that_a_visitor_gave_up() {
+    const LOCKS_MAX: usize = 20_000;
+    type Deed = fn(&RwLock<()>);
+    fn write(lock: &RwLock<()>) {
+        let _held = lock.write();
+        compute_for(Duration::from_micros(10));
+    }
+    fn read(lock: &RwLock<()>) {
+        let _held = lock.read();
+        compute_for(Duration::from_micros(10));
+    }
+    let deeds: [Deed; 2] = [write, read];
+    for (waits, locks) in deeds.into_iter().flat_map(|waits| deeds.map(|locks| (waits, locks))) {
+        alone(move || {
+            let lock = Arc::new(RwLock::new(()));
+            let held = lock.write();
+            let waiting = lock.clone();
+            let other = spawn(move || waits(&waiting));
+            // It queues.
+            yield_now();
+            drop(held);
+            // Longer than it is waited for elsewhere.
+            compute_for(Duration::from_micros(400));
+            let visited = lock.clone();
+            std::thread::spawn(move || (0..READS).for_each(|_| drop(visited.write()))).join().unwrap();
+            let locks = (0..LOCKS_MAX).take_while(|_| {
+                locks(&lock);
+                !other.is_finished()
+            });
+            assert!(locks.count() < LOCKS_MAX, "it is kept from the lock");
+            other.join().unwrap();
+        });
+    }
+}
+
 /// The same where readers of two workers were told to try: one is of the worker that computes, the other one's is held, so that it does not come.
 #[test]
 fn who_computes_under_a_rwlock_lets_one_of_several_readers_come() {

@@ -9,7 +9,8 @@
 //! a writer waits for its patience, those before it, and one batch of readers between each two of them; a reader for its patience, the batch under way and one writer.
 //!
 //! Those who were told to try and do not come are given up after `STALE_NS`, but by nobody whose own worker they are of: that one keeps them from coming, and lets them run. (It gave them up too: a fiber with sections of 10 us, which nobody else
-//! wanted, was alone with the lock from then on, until it waited for something else.)
+//! wanted, was alone with the lock from then on, until it waited for something else.) Those who were given up by others are gone, and the lock knows that until they have come: whoever comes to it from a worker of theirs yields, once in 32 times if nobody
+//! waits. (It forgot them: after one visit of a thread that fiber was alone with the lock again.)
 //!
 //! Measured (100 fibers, 2 workers, nine reads to a write): 456 ns per lock if it is always handed over, each of which then costs a switch or a wake of another worker; 9.5 ns, with waits of 50 to 300 ms, where the lock is known to be wanted until the first has come, and nobody queues for another's turn;
 //! 13 ns now, with waits of 0.3 ms, 1 to 2 at p99, and 5 at most; std's on 100 threads 23 ns, with waits of 500 ms. If readers are told one by one, each by the one before, 12 ns; but one whose worker is held then keeps all that are behind it from a free lock. Rejected: one queue, with batches of readers that are neighbours in it, and hand-overs: under mixed load
@@ -24,11 +25,13 @@
 //!   bit 1    WAITED      a queue is not empty
 //!   bit 2    WOKEN       some were told to try; until all have, or were given up, unlocks wake nobody else
 //!   3..7     OVERTAKEN   how often those who wait were overtaken since somebody looked at the time
-//!   8..29    readers that have it
+//!   bit 8    GONE        some that were told to try were given up, and have not come yet
+//!   9..29    readers that have it
 //! ```
 //! # Invariants (when nobody is inside)
 //! I1. WAITED says whether a queue is not empty; then somebody has the lock, who will look at it when he leaves, or one that was woken is on its way.
-//! I2. Who was told to try counts as come in the same step in which it enters, or queues again because another has the lock; the last one takes WOKEN away. So does a hand-over, and who gives them up; one that comes after that may be taken for another, which costs a wake that is in vain.
+//! I2. Who was told to try counts as come in the same step in which it enters, or queues again because another has the lock; the last one takes WOKEN away. So does a hand-over, and who gives them up: they are gone then, with GONE set, and each counts as come in the step in which it enters or queues after all; the last one takes GONE away. So WOKEN says whether
+//!     `coming` is not 0, GONE whether `gone` is not 0; and each of those knows by its round which of them it is counted by.
 
 use std::cell::Cell;
 
@@ -49,10 +52,11 @@ const WAITED: u32 = 1 << 1;
 const WOKEN: u32 = 1 << 2;
 const OVERTAKEN: u32 = 1 << 3;
 const OVERTAKEN_MAX: u32 = 31 * OVERTAKEN;
-const READER: u32 = 1 << 8;
+const GONE: u32 = 1 << 8;
+const READER: u32 = 1 << 9;
 const READERS_MAX: u32 = STATE_MAX / READER;
 /// Who has the lock.
-const OWNERS: u32 = !(WAITED | WOKEN | OVERTAKEN_MAX);
+const OWNERS: u32 = !(WAITED | WOKEN | OVERTAKEN_MAX | GONE);
 
 /// How long the lock is anybody's between two hand-overs. Without it a hundred fibers that have all lost their patience would do nothing but hand over, at a wake of another worker each, and
 /// never gain it again: 2 us per lock instead of 20 ns.
@@ -77,6 +81,11 @@ struct Queues {
     woken_home: usize,
     /// A bit for each of their homes, if they have several (`bit_of`).
     woken_bits: u64,
+    /// How often some were given up: those who are told to try from then on are of that round.
+    round: u64,
+    /// Those who were given up and have not come; and the bits of all homes that they may be of.
+    gone: usize,
+    gone_bits: u64,
     /// When one of another worker than the unlocker's was last told to.
     moved_ns: u64,
 }
@@ -86,6 +95,8 @@ struct Note {
     since_ns: u64,
     /// Told by its waker: it has the lock; else it is to try.
     handed: Cell<bool>,
+    /// In which round it was told to try.
+    round: Cell<u64>,
 }
 
 /// Which queue one waits in.
@@ -105,6 +116,8 @@ enum Comes {
     Again,
     /// It was told to try.
     Woken,
+    /// It was told to try, and given up since.
+    Late,
 }
 
 /// What became of one who comes.
@@ -116,7 +129,7 @@ enum Enter {
     Taken,
     /// It is the turn of the one that was told to try.
     NotItsTurn,
-    /// It may join those who have it, but keeps one that was told to try from coming, and may read already: it is to yield, not to queue.
+    /// It may have the lock, but keeps one from coming that was given up; or that was told to try, where it would join others and may read already: it is to yield, not to queue.
     LetsThemCome,
     /// Somebody's patience is at its end.
     Due,
@@ -134,7 +147,7 @@ enum Hand {
 impl RawRwLock {
     in_statics! {
         pub(crate) const fn unlocked() -> Self {
-            Self { lock: StateLock::new(0, Queues { readers: Waiters::new(), writers: Waiters::new(), handed_ns: 0, coming: 0, woken_ns: 0, woken_home: 0, woken_bits: 0, moved_ns: 0 }) }
+            Self { lock: StateLock::new(0, Queues { readers: Waiters::new(), writers: Waiters::new(), handed_ns: 0, coming: 0, woken_ns: 0, woken_home: 0, woken_bits: 0, round: 0, gone: 0, gone_bits: 0, moved_ns: 0 }) }
         }
     }
 
@@ -229,7 +242,7 @@ impl RawRwLock {
     #[inline]
     pub(super) fn try_fast(&self, side: Side) -> bool {
         let taken = |state: u32| {
-            let overtakes = if state & (WAITED | WOKEN) == 0 { 0 } else { OVERTAKEN };
+            let overtakes = if state & (WAITED | WOKEN | GONE) == 0 { 0 } else { OVERTAKEN };
             let joins = state & OWNERS != 0 && state & WAITED != 0;
             let may = overtakes == 0 || (!joins && state & OVERTAKEN_MAX < OVERTAKEN_MAX);
             (may && is_free(state, side)).then(|| with(state, side) + overtakes)
@@ -259,9 +272,12 @@ impl RawRwLock {
         }
         let (mut comes, mut has_yielded) = (Comes::Newly, false);
         let me = Me::to_wait();
-        let waiter = Waiter::new(me.control(), Note { since_ns: clock::now_ns(), handed: Cell::new(false) });
+        let waiter = Waiter::new(me.control(), Note { since_ns: clock::now_ns(), handed: Cell::new(false), round: Cell::new(0) });
         loop {
             let mut inside = self.lock.lock();
+            if comes == Comes::Woken && waiter.note.round.get() != inside.round {
+                comes = Comes::Late;
+            }
             // Who has yielded has let others come, but has not queued before: it gets no place in front.
             match inside.enter(side, if has_yielded && comes == Comes::Newly { Comes::Again } else { comes }) {
                 Enter::Entered => return true,
@@ -304,7 +320,7 @@ impl RawRwLock {
     /// Tries for a moment, unless others wait already.
     fn spin(&self, side: Side) -> bool {
         for _ in 0..SPINS {
-            if self.lock.state() & (WAITED | WOKEN) != 0 {
+            if self.lock.state() & (WAITED | WOKEN | GONE) != 0 {
                 return false;
             }
             spin_loop();
@@ -366,13 +382,14 @@ trait Turns {
     fn is_due(&self, side: Side, now_ns: u64) -> bool;
     fn woken_is_of(&self, home: *const ()) -> bool;
     fn keeps_back(&self, comes: Comes) -> bool;
+    fn gone_may_be_of(&self, home: *const ()) -> bool;
     fn enter(&mut self, side: Side, comes: Comes) -> Enter;
     fn queue_up(&mut self, me: &Me, waiter: &Waiter<Note>, side: Side, comes: Comes);
     fn hand_over(&mut self, side: Side, wakes: &Wakes) -> bool;
     fn tell(&mut self, side: Side, wakes: &Wakes) -> bool;
     fn note_told(&mut self, claimed: Claimed, wakes: &Wakes);
     fn go_on(self, turns: [Side; 2], hand: Hand);
-    fn forget_told(&mut self);
+    fn give_up_told(&mut self);
     fn leave_queue(self);
     fn leave(self, wakes: Wakes);
 }
@@ -413,34 +430,46 @@ impl Turns for Inside<'_, Queues> {
         self.state & WOKEN != 0 && is_near
     }
 
+    /// Whether one that was given up may be a fiber of the worker at `home`, and so come when the caller lets it.
+    fn gone_may_be_of(&self, home: *const ()) -> bool {
+        self.state & GONE != 0 && self.gone_bits & bit_of(home.addr()) != 0
+    }
+
     /// Takes the lock for one who comes, if that is free for him, nobody's patience is at its end, and it is not the turn of one that was told to try.
     fn enter(&mut self, side: Side, comes: Comes) -> Enter {
+        debug_assert_eq!((self.state & WOKEN != 0, self.state & GONE != 0), (self.coming > 0, self.gone > 0), "I2");
         if comes == Comes::Woken {
-            self.coming = self.coming.saturating_sub(1);
+            self.coming -= 1;
             if self.coming == 0 {
                 self.state &= !WOKEN;
             } else {
                 // Its own turn, before that of the others.
                 self.woken_ns = clock::now_ns();
             }
-        } else if self.state & (WAITED | WOKEN) != 0 {
+        } else if comes == Comes::Late {
+            self.gone -= 1;
+            if self.gone == 0 {
+                self.state &= !GONE;
+            }
+        } else if self.state & (WAITED | WOKEN | GONE) != 0 {
             let now_ns = clock::now_ns();
             let overtaken_ns = now_ns.saturating_sub(self.woken_ns);
             let keeps_back = overtaken_ns >= STALE_NS && self.keeps_back(comes);
             // They do not come: the next unlock wakes others. Who only tries lets nobody come, so others that wait are not to wait for that.
             if overtaken_ns >= STALE_NS && !(keeps_back && (comes != Comes::Passing || self.state & WAITED == 0)) {
-                self.forget_told();
+                self.give_up_told();
             }
             if self.is_due(side, now_ns) {
                 return Enter::Due;
             }
-            // One that reads already and reads again would wait for itself.
+            // It may read already, and is not to wait for itself where nobody waits but one that was told to try. (Behind a writer that has queued, who reads already and reads again may wait for ever.)
             let joins = side == Side::Reader && self.state & OWNERS != 0 && self.writers.is_empty();
             if self.state & WOKEN != 0 && overtaken_ns >= TURN_NS && comes != Comes::Passing && !joins {
                 return Enter::NotItsTurn;
             }
+            let lets_come = (keeps_back && joins) || self.gone_may_be_of(home());
             // Who unwinds is not switched away for the sake of others: std counts panics by thread.
-            if keeps_back && joins && comes == Comes::Newly && is_free(self.state, side) && !std::thread::panicking() {
+            if lets_come && comes == Comes::Newly && is_free(self.state, side) && !std::thread::panicking() {
                 return Enter::LetsThemCome;
             }
             self.state &= !OVERTAKEN_MAX;
@@ -458,7 +487,7 @@ impl Turns for Inside<'_, Queues> {
         unsafe {
             match comes {
                 Comes::Newly | Comes::Passing => self.queue(side).push(waiter),
-                Comes::Again | Comes::Woken => self.queue(side).push_first(waiter),
+                Comes::Again | Comes::Woken | Comes::Late => self.queue(side).push_first(waiter),
             }
         }
         self.state |= WAITED;
@@ -486,8 +515,12 @@ impl Turns for Inside<'_, Queues> {
     /// nobody.
     fn tell(&mut self, side: Side, wakes: &Wakes) -> bool {
         let (home, now_ns) = (home(), clock::now_ns());
-        let tell = |note: &Note| note.handed.set(false);
-        self.forget_told();
+        debug_assert_eq!(self.coming, 0, "others were told to try, and are expected");
+        let round = self.round;
+        let tell = |note: &Note| {
+            note.handed.set(false);
+            note.round.set(round);
+        };
         match side {
             Side::Writer => {
                 let stays = !home.is_null() && now_ns.saturating_sub(self.moved_ns) < STAY_NS;
@@ -527,10 +560,15 @@ impl Turns for Inside<'_, Queues> {
         wakes.add(claimed);
     }
 
-    /// Those who were told to try are waited for no more.
-    fn forget_told(&mut self) {
-        self.coming = 0;
-        self.state &= !WOKEN;
+    /// Those who were told to try and have not come are waited for no more.
+    fn give_up_told(&mut self) {
+        if self.coming == 0 {
+            return;
+        }
+        self.gone_bits = self.woken_bits | if self.gone == 0 { 0 } else { self.gone_bits };
+        self.gone += std::mem::take(&mut self.coming);
+        self.round += 1;
+        self.state = (self.state & !WOKEN) | GONE;
     }
 
     /// Somebody has left: sees to those whose turn it is, then, if there are none, to the others. They have it, also if they were to try, if one has waited for long.
@@ -542,7 +580,7 @@ impl Turns for Inside<'_, Queues> {
                 if self.hand_over(turns[0], &wakes) || self.hand_over(turns[1], &wakes) {
                     self.handed_ns = clock::now_ns();
                     // Those who were told to try before, and do not come, are waited for no more: the next unlock wakes others.
-                    self.forget_told();
+                    self.give_up_told();
                 }
             } else if self.state & WOKEN == 0 {
                 let _told = self.tell(turns[0], &wakes) || self.tell(turns[1], &wakes);

@@ -49,6 +49,8 @@ enum Beside {
     Nobody,
     /// A reader of another worker, which is held until the end.
     AbsentReader,
+    /// A thread that comes once.
+    Visitor,
 }
 
 /// The lock is written by a fiber, and others come to it; then that lets go, and `uses` it, after a long time each, and never waits for anything else. The one of its worker that `waits` has had its turn by then.
@@ -71,6 +73,10 @@ fn computes_beside(waits: Use, uses: &'static [Use], beside: Beside) -> impl Fn(
             }));
             // It queues.
             yield_now();
+            if beside == Beside::Visitor {
+                let visits = busy.clone();
+                others.push(loom::thread::spawn(move || write(&visits)));
+            }
             busy.lock.release_write();
             let mut added = 0;
             for one in uses {
@@ -114,6 +120,15 @@ fn who_computes_beside_a_rwlock_queues_behind_those_of_its_worker() {
     // Told to try are those of two workers, of which one is the caller's.
     check(2, computes_beside(read, &[write], Beside::AbsentReader));
     check_notices("nobody is at home", 2, computes_beside(read, &[write], Beside::AbsentReader));
+}
+
+/// A visitor may give it up, and leave: then who computes yields, once the time is looked at again, and it comes; one time later if it found the lock taken.
+#[test]
+fn one_of_its_worker_that_a_visitor_gives_up_comes_to_a_rwlock_all_the_same() {
+    for waits in [write as Use, read] {
+        check(1, computes_beside(waits, &[write, write, write], Beside::Visitor));
+    }
+    check(1, computes_beside(write, &[read, read, read], Beside::Visitor));
 }
 
 /// One that reads already, and reads again, would wait for itself behind the writer that it keeps from coming: it lets that come, which queues then.

@@ -6,18 +6,19 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sinew::{Builder, Group, Launch, Policy, Queue, Runtime, RuntimeBuilder, Spin};
 
 use super::failure::{check, fail};
 use super::ledger::{LEDGER, Spawned};
 use super::random::Random;
-use super::storms::{self, Stage, Storm, prepare};
+use super::storms::{self, Stage, Storm, deadlines, naps, prepare, races, spin_until};
 
-/// All storms, and more that launch fibers in every way.
-pub(super) const STORMS: [Storm; storms::STORMS.len() + 3] = {
-    let mut all = [launches as Storm; storms::STORMS.len() + 3];
+/// All storms, one that holds workers, and more that launch fibers in every way.
+pub(super) const STORMS: [Storm; storms::STORMS.len() + 4] = {
+    let mut all = [launches as Storm; storms::STORMS.len() + 4];
+    all[storms::STORMS.len()] = holds;
     let mut i = 0;
     while i < storms::STORMS.len() {
         all[i] = storms::STORMS[i];
@@ -35,6 +36,9 @@ const FOREGROUND_MAX: usize = 62;
 /// Background groups, at most, and fibers of one storm of launches.
 pub(super) const BACKGROUND_MAX: usize = 2;
 const LAUNCHES_MAX: usize = 200;
+/// Fibers of one storm that hold their workers, and for how long, at most: the spares of a group look for such ones once in a millisecond.
+const HOLDS_MAX: usize = 6;
+const HOLD_US_MAX: usize = 5_000;
 /// Spares of a group whose fibers move: none, and so many at most. More would be as many stacks that nobody can tell from lost ones.
 const SPARES: [usize; 3] = [0, 1, SPARES_MAX];
 pub(super) const SPARES_MAX: usize = 4;
@@ -226,6 +230,21 @@ fn launches(stage: &Stage<'_>, random: &mut Random) {
     let count = fibers.len() as u64;
     let sum: u64 = stage.join_all(fibers, random).into_iter().sum();
     check!(sum == count * (count - 1) / 2, "{count} launched fibers gave {sum}");
+}
+
+/// Fibers that hold their workers, by computing or by blocking the thread, beside others that sleep and wait with time-outs: where fibers may move, spares stand in for a while.
+fn holds(stage: &Stage<'_>, random: &mut Random) {
+    let held: Vec<_> = (0..random.between(1, HOLDS_MAX))
+        .map(|_| {
+            stage.spawn("hold", random, |stage, random| {
+                stage.dawdle(random);
+                let time = Duration::from_micros(random.between(0, HOLD_US_MAX) as u64);
+                if random.once_in(2) { std::thread::sleep(time) } else { spin_until(Instant::now() + time) }
+            })
+        })
+        .collect();
+    random.pick(&[naps as Storm, races, deadlines])(stage, random);
+    stage.join_all(held, random);
 }
 
 #[cfg(test)]

@@ -250,7 +250,7 @@ fn gate(stage: &Stage<'_>, random: &mut Random) {
 }
 
 /// `park_timeout` against an unpark at the same moment: whichever wins, the wake must not be lost.
-fn races(stage: &Stage<'_>, random: &mut Random) {
+pub(super) fn races(stage: &Stage<'_>, random: &mut Random) {
     let (pairs, turns) = (random.between(1, 12), random.between(1, 20) as u64);
     let sleepers: Vec<_> = (0..pairs)
         .map(|_| {
@@ -286,14 +286,14 @@ fn races(stage: &Stage<'_>, random: &mut Random) {
 }
 
 /// Keeps the worker busy.
-fn spin_until(moment: Instant) {
+pub(super) fn spin_until(moment: Instant) {
     while Instant::now() < moment {
         std::hint::spin_loop();
     }
 }
 
 /// Sleeps of many lengths, none too short.
-fn naps(stage: &Stage<'_>, random: &mut Random) {
+pub(super) fn naps(stage: &Stage<'_>, random: &mut Random) {
     let (count, each) = (random.between(1, 100), random.between(1, 6));
     let nappers: Vec<_> = (0..count)
         .map(|_| {
@@ -502,7 +502,7 @@ fn cancels(stage: &Stage<'_>, random: &mut Random) {
 }
 
 /// Time-outs around sleeps, in scopes too: neither ends early, and each says truly which of the two it was.
-fn deadlines(stage: &Stage<'_>, random: &mut Random) {
+pub(super) fn deadlines(stage: &Stage<'_>, random: &mut Random) {
     let (count, each) = (random.between(1, 60), random.between(1, 6));
     let fibers: Vec<_> = (0..count)
         .map(|_| {

@@ -101,6 +101,18 @@ fn dispatches_nest_a_thousand_deep() {
     alone(|| dive(1_000, Arc::default()));
 }
 
+/// flare's chain of switches, as deep as its own: each fiber dispatches the next, and waits for it. Here every thousandth or so is queued behind the others, so that no chain keeps these waiting for ever.
+#[test]
+fn a_chain_of_16384_dispatches_ends() {
+    fn go(depth: usize) -> usize {
+        let deeper = || Builder::new().launch(Launch::Dispatch).stack_size(16 * 1024).spawn(move || go(depth - 1)).unwrap();
+        if depth == 0 { 0 } else { 1 + deeper().join().unwrap() }
+    }
+    for rt in both_kinds() {
+        assert_eq!(rt.run(|| go(16_384)), 16_384);
+    }
+}
+
 #[test]
 fn a_dispatch_from_a_plain_thread_or_into_another_group_is_queued() {
     const TEST: &str = "a_dispatch_from_a_plain_thread_or_into_another_group_is_queued";

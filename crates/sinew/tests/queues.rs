@@ -104,6 +104,28 @@ fn fibers_and_threads_wait_for_each_other() {
     });
 }
 
+/// flare's torture of its workers: 64 of them, and 128 threads that start 32,768 fibers.
+#[test]
+fn many_threads_feed_as_many_workers_as_a_group_may_have() {
+    const THREADS: usize = 128;
+    const EACH: usize = 256;
+    with_all(64, |rt, kind| {
+        let ran = Arc::new(AtomicUsize::new(0));
+        let feed = || {
+            let count = |_| {
+                let ran = ran.clone();
+                rt.spawn(move || {
+                    sinew::yield_now();
+                    ran.fetch_add(1, SeqCst)
+                })
+            };
+            join_all((0..EACH).map(count).collect());
+        };
+        std::thread::scope(|s| (0..THREADS).for_each(|_| _ = s.spawn(feed)));
+        assert_eq!(ran.load(SeqCst), THREADS * EACH, "{kind:?}");
+    });
+}
+
 /// Holds the one worker of `rt` until the gate is opened.
 fn hold(rt: &Runtime) -> Gate {
     let gate = Gate::default();

@@ -188,7 +188,7 @@ impl RuntimeBuilder {
 
     /// Lets every fiber of this runtime go on, after a wait or a yield, on whichever worker is free: full M:N scheduling, as flare's and bthread's.
     ///
-    /// A fiber does not move while it waits with a deadline (unless for a descriptor), waits for a file, unwinds, holds a [`pin`](crate::pin()) guard, or is in a hook. One that is
+    /// A fiber does not move while it waits with a deadline (unless for a descriptor, or on a [spare](Self::spare_workers)), waits for a file, unwinds, holds a [`pin`](crate::pin()) guard, or is in a hook. One that is
     /// [`pinned`](crate::Builder::pinned) stays in its group. `SINEW_SHAKE=1` moves each such fiber at every chance, so that a broken promise shows at once.
     ///
     /// # Safety

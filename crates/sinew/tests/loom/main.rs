@@ -10,6 +10,7 @@
 #![allow(dead_code, missing_docs, clippy::reversed_empty_ranges, clippy::arc_with_non_send_sync)]
 
 mod base;
+mod event;
 mod fiber;
 mod os;
 mod rt;

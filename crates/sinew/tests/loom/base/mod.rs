@@ -7,5 +7,9 @@ pub mod inbox;
 pub mod list;
 #[path = "../../../src/base/mask.rs"]
 pub mod mask;
+#[path = "../../../src/base/prefetch.rs"]
+pub mod prefetch;
+#[path = "../../../src/base/wheel.rs"]
+pub mod wheel;
 
 mod model;

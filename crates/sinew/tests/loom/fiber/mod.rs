@@ -17,7 +17,8 @@ mod movers_model;
 
 use state::{Cause, State};
 
-use crate::base::atomic::mutant;
+use crate::base::atomic::{AtomicPtr, mutant};
+use crate::base::list::Linked;
 use crate::rt::workers::{self, Fiber};
 
 /// Stands in for the control block of a plain thread, or of a fiber: what waits use of it.
@@ -25,12 +26,20 @@ pub struct Control {
     pub state: State,
     /// `None` of a thread.
     pub fiber: Option<Fiber>,
+    link: AtomicPtr<Control>,
+}
+
+// SAFETY: the link is one field, and only the list that holds the block uses it (law F1).
+unsafe impl Linked for Control {
+    fn link(&self) -> &AtomicPtr<Self> {
+        &self.link
+    }
 }
 
 impl Control {
     /// The caller's.
     pub fn new() -> Self {
-        Self { state: State::new(), fiber: workers::me() }
+        Self { state: State::new(), fiber: workers::me(), link: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
     pub fn place(&self) -> u32 {

@@ -7,7 +7,7 @@ pub mod slot;
 
 mod duty_model;
 mod groups_model;
-mod model;
+pub mod model;
 
 /// Stands in for the worker: waiters are threads, which sleep on their state words, or fibers that are made of threads (`rt::workers`).
 pub mod worker {

@@ -73,6 +73,17 @@ struct Deadlines {
 // SAFETY: entries are touched under the lock alone (I2).
 unsafe impl Send for Deadlines {}
 
+impl Drop for Deadlines {
+    fn drop(&mut self) {
+        // A panic here while another is under way would end the process, and hide that one.
+        debug_assert!(
+            std::thread::panicking() || self.wheel.armed() == 0,
+            "I2: {} deadlines of fibers that have gone on",
+            self.wheel.armed()
+        );
+    }
+}
+
 impl Deadlines {
     /// Makes sure that the alarm goes off for a deadline (I3).
     fn watch(&mut self, deadline_ns: u64) {

@@ -44,6 +44,7 @@ mod movers;
 #[path = "../common/one_place.rs"]
 mod one_place;
 mod scenarios;
+mod spares;
 
 pub use fiber::Id;
 pub use fiber::task::NeverRan;

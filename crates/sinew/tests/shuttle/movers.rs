@@ -27,7 +27,7 @@ use crate::{JoinHandle, cancelled, current, park, park_timeout, scope, sleep, sp
 const MICRO: Duration = Duration::from_micros(1);
 
 /// A group whose fibers may move.
-fn moving(workers: usize, queue: Queue, shakes: bool) -> Settings {
+pub fn moving(workers: usize, queue: Queue, shakes: bool) -> Settings {
     Settings { migrates: true, queue, shakes, ..plain(workers) }
 }
 
@@ -42,7 +42,7 @@ fn explore_moving(scenario: impl Fn(&Arc<Groups>) + Send + Sync + Clone + 'stati
 }
 
 /// A fiber of the first group.
-fn begin<T: Send + 'static>(groups: &Arc<Groups>, f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+pub fn begin<T: Send + 'static>(groups: &Arc<Groups>, f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     Builder::new().spawn_in(groups, f).unwrap()
 }
 
@@ -67,37 +67,6 @@ fn movers_that_are_unparked_by_fibers_and_threads_go_on_once() {
             .collect();
         sleepers.into_iter().for_each(unpark_until_ended);
     });
-}
-
-/// Claim: fibers that hold all workers hold nobody else: a spare stands in for each, and all sit out or leave in the end. By fibers that keep their threads until another has run, which waits behind them.
-#[test]
-fn spares_stand_in_for_workers_that_are_held() {
-    for (workers, hogs, queue) in [(1, 1, Queue::Stealing), (1, 2, Queue::Shared), (2, 2, Queue::Stealing)] {
-        let settings = move || Settings { spares: 2, ..moving(workers, queue, false) };
-        explore_one_of(3, move || {
-            with_groups(vec![settings()], |groups| {
-                let ran = Arc::new(AtomicUsize::new(0));
-                let holds = |ran: &Arc<AtomicUsize>| {
-                    let ran = ran.clone();
-                    move || {
-                        yield_now();
-                        while ran.load(SeqCst) == 0 {
-                            shuttle::thread::yield_now();
-                        }
-                    }
-                };
-                let held: Vec<_> = (0..hogs).map(|_| begin(groups, holds(&ran))).collect();
-                let other = {
-                    let ran = ran.clone();
-                    begin(groups, move || {
-                        yield_now();
-                        ran.fetch_add(1, SeqCst);
-                    })
-                };
-                held.into_iter().chain([other]).for_each(|fiber| fiber.join().unwrap());
-            });
-        });
-    }
 }
 
 #[test]

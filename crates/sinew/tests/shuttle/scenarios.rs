@@ -9,6 +9,7 @@ use shuttle::{Config, MaxSteps, Runner};
 
 use crate::base::atomic::{AtomicU32, set_mutant};
 use crate::event::source::{Question, answer};
+use crate::fiber::pool::blocks;
 use crate::rt::blocking::blocking;
 use crate::rt::runtime::{plain, with_groups, with_pool, with_workers};
 use crate::rt::spawn::{Builder, Group};
@@ -21,11 +22,16 @@ use crate::{JoinHandle, block_on, cancelled, current, park, park_timeout, scope,
 /// Schedules of each scenario in CI; half random, half by priorities (PCT).
 const SCHEDULES: usize = 600;
 
+/// A lost wake-up spins in the futex for ever: far fewer steps than this are needed otherwise.
+const STEPS_MAX: usize = 200_000;
+/// Steps more for each block that the process has ever used: who stops a runtime looks at all of them, and so does each of its workers that still has fibers which may move, beside others that go on meanwhile. There are tens of thousands in
+/// the end: each schedule loses that of its main thread, as shuttle ends the thread-local that names it before the one that gives it up. Five looks at 40,000 are all that 200,000 steps allow for.
+const WALKS_MAX: usize = 16;
+
 pub fn config() -> Config {
     let mut config = Config::new();
     config.stack_size = 256 * 1024;
-    // A lost wake-up spins in the futex for ever: far fewer steps than this are needed otherwise.
-    config.max_steps = MaxSteps::FailAfter(200_000);
+    config.max_steps = MaxSteps::FailAfter(STEPS_MAX + WALKS_MAX * blocks().count());
     config.silence_warnings = true;
     config
 }

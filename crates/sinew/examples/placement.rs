@@ -10,7 +10,7 @@
 //!     --workers 8   --utilisation 90   --seed 7                only these; another draw
 //! ```
 //!
-//! Found (figures in ARCHITECTURE.md): what settling costs is the price of one queue per worker, and skew adds little to
+//! Found (figures in docs/decisions.md): what settling costs is the price of one queue per worker, and skew adds little to
 //! it; rules that spread the fibers evenly differ by little more than noise. What tells rules apart is who gets no
 //! fibers, and how long a new fiber waits: the spawner's worker is never idle when it spawns, so a rule that asks idle
 //! workers only starves it. Best: the spawner's worker counts as idle, k = 2 (`OwnIfFewest`). `Patient` adds a bound on

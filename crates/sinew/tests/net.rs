@@ -686,6 +686,51 @@ fn ready_fibers_do_not_hide_a_socket() {
     }
 }
 
+/// One worker; two fibers that compute and sleep by turns, so that one of them is always due when the other lies down, and nobody else is ready. A socket is looked at all the same, and what its reader asks of the kernel next is
+/// told to it: bytes that a plain thread sends, one when the last was read.
+#[test]
+fn fibers_that_sleep_and_compute_do_not_hide_a_socket() {
+    const BYTES: u64 = 20;
+    // 16 turns until epoll is polled, of one fiber each, and some until the reader runs.
+    const BUDGET: u64 = BYTES * 40;
+    const WORK: Duration = Duration::from_micros(150);
+    for io in [Io::Uring, Io::Epoll] {
+        let runtime = Runtime::builder().workers(1).io(io).build().unwrap();
+        let rounds = runtime.run(|| {
+            let (near, far) = UnixStream::pair().unwrap();
+            let near = std::os::unix::net::UnixStream::from(near);
+            let rounds = Arc::new(AtomicU64::new(0));
+            let tickers: Vec<_> = (0..2)
+                .map(|_| {
+                    let rounds = rounds.clone();
+                    sinew::spawn(move || {
+                        while !sinew::cancelled() && rounds.fetch_add(1, Relaxed) < 2 * BUDGET {
+                            let begun = Instant::now();
+                            while begun.elapsed() < WORK {}
+                            sinew::sleep(WORK / 15);
+                        }
+                    })
+                })
+                .collect();
+            let writer = std::thread::spawn(move || {
+                for _ in 0..BYTES {
+                    (&near).write_all(b"x").unwrap();
+                    (&near).read_exact(&mut [0]).unwrap();
+                }
+            });
+            for _ in 0..BYTES {
+                (&far).read_exact(&mut [0]).unwrap();
+                (&far).write_all(b"y").unwrap();
+            }
+            let rounds = rounds.load(Relaxed);
+            tickers.iter().for_each(|ticker| ticker.cancel());
+            writer.join().unwrap();
+            rounds
+        });
+        assert!(rounds <= BUDGET, "{io:?}: {rounds} rounds of others for {BYTES} bytes");
+    }
+}
+
 /// One worker; so many fibers that are always ready that one round of them is 150 turns. The kernel is asked what has come within some turns all the same: one that reads goes on after a round of the others, not after two. Written from
 /// several places of a round: wherever the worker asks, most of them are far from it.
 #[test]

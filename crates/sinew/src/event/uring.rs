@@ -160,7 +160,8 @@ impl Uring {
     #[inline]
     pub(crate) fn has_found(&self) -> bool {
         // SAFETY: as above.
-        unsafe { !self.ring.completion_shared().is_empty() || self.ring.submission_shared().taskrun() || !self.woken.is_empty() }
+        let (submissions, completions) = unsafe { (self.ring.submission_shared(), self.ring.completion_shared()) };
+        !completions.is_empty() || submissions.taskrun() || submissions.cq_overflow() || !self.woken.is_empty()
     }
 
     /// Puts an operation into the ring; its result goes to `completion`, and then ends its owner's wait.
@@ -305,5 +306,52 @@ mod tests {
         ring.sleep(begun_ns + LATE_NS);
         assert!(clock::now_ns() - begun_ns < LATE_NS);
         assert_eq!(ring.woken.pop(), control);
+    }
+
+    /// So many operations that do nothing, put into a ring one after the other, with `after` each; whoever waits for them is claimed by nobody, and their results tell that they have come.
+    fn put_many(ring: &mut Uring, count: usize, mut after: impl FnMut(&mut Uring, usize)) -> Vec<Box<Completion>> {
+        let control = crate::fiber::pool::take_shared();
+        (0..count)
+            .map(|i| {
+                // SAFETY: a block of our own, which waits for nothing; it is never given back.
+                let completion = Box::new(Completion::new(unsafe { &*control }));
+                // SAFETY: an operation that does nothing points to nothing; the completion lives until all have come.
+                unsafe { ring.submit(&mut opcode::Nop::new().build(), &completion) };
+                after(ring, i);
+                completion
+            })
+            .collect()
+    }
+
+    /// Claim: operations that find the ring full are told to the kernel all the same, and what completes meanwhile is not lost.
+    #[test]
+    fn a_ring_that_is_full_takes_more() {
+        let bell = Bell::new().unwrap();
+        let Ok(mut ring) = Uring::open(&bell) else { return };
+        let mut fullest = 0;
+        let completions = put_many(&mut ring, 3 * ENTRIES as usize, |ring, _| fullest = fullest.max(ring.unsent()));
+        assert_eq!(fullest, ENTRIES as usize, "it was full");
+        ring.look(&List::new());
+        assert!(completions.iter().all(|completion| matches!(completion.result(), Some(Ok(0)))));
+    }
+
+    /// Claim: completions for which there is no room are kept by the kernel, the ring says so, and none is lost.
+    #[test]
+    fn a_ring_whose_completions_overflow_loses_none() {
+        let bell = Bell::new().unwrap();
+        let Ok(mut ring) = Uring::open(&bell) else { return };
+        let completions = put_many(&mut ring, COMPLETIONS as usize + 2 * ENTRIES as usize, |ring, _| {
+            if ring.unsent() == ENTRIES as usize {
+                ring.send(0);
+            }
+        });
+        assert!(ring.ring.submission().cq_overflow(), "there was no room for all");
+        let looks = (0..100).take_while(|_| {
+            assert!(completions.iter().all(|completion| completion.result().is_some()) || ring.has_found(), "it says that there is more");
+            ring.look(&List::new());
+            completions.iter().any(|completion| completion.result().is_none())
+        });
+        assert!(looks.count() < 100, "all have come");
+        assert!(completions.iter().all(|completion| matches!(completion.result(), Some(Ok(0)))));
     }
 }

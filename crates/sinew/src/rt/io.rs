@@ -6,7 +6,7 @@
 //!
 //! # Try first, or ask the ring first?
 //! A read is tried unless the last one took all there was: then the ring is asked at once, which saves a system call that would be in vain. A write to a stream goes to the ring at once if
-//! many others of this turn do, or may: one system call for all of them. Everything else is tried. The measurements are in ARCHITECTURE ("Input and output").
+//! many others of this turn do, or may: one system call for all of them. Everything else is tried. The measurements are in docs/decisions.md ("Input and output").
 //!
 //! # Invariants
 //! I1. (law E2) What the ring was given, the caller's buffer and the `Completion` in its block, stays there until the ring has answered, also when the wait was cut short: then the operation is

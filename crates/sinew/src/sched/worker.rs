@@ -6,7 +6,7 @@
 //!
 //! # Picture
 //! ```text
-//!   loop:   mail -> I/O -> timers -> [at times: group, oldest child] -> own: woken last, ready, moving -> newest child -> group -> steal -> spin -> other groups -> sleep
+//!   loop:   mail -> timers -> I/O -> [at times: group, oldest child] -> own: woken last, ready, moving -> newest child -> group -> steal -> spin -> other groups -> sleep
 //!             |                                                            |
 //!             |  enter                                                     v
 //!             +------------------------------------------------------->  fiber -> fiber -> fiber
@@ -428,9 +428,16 @@ impl Worker {
         senders.for_each(|group| _ = group.call_thief());
     }
 
-    /// Mail, I/O, timers, surplus stacks, starved fibers: all that does not come by itself.
+    /// Mail, timers, I/O, surplus stacks, starved fibers: all that does not come by itself.
     fn look_around(&self) {
         self.seat().take_mail(&self.ready);
+        // SAFETY: I1, I2 - the borrows end with each call, and none of them runs user code.
+        unsafe {
+            // Before I/O is looked at, which is left to the sleep of a worker that has nothing else to do: one with fibers that sleep and compute by turns has, each time that it comes here, and never sleeps.
+            if (*self.timers.get()).armed() != 0 {
+                (*self.timers.get()).expire(&self.ready);
+            }
+        }
         // What ended the sleep of a lookout is to be read, though none of its own fibers waits.
         if self.source_waits.get() != 0 || self.roam_due.get() {
             self.look_at_source();
@@ -440,13 +447,8 @@ impl Worker {
         } else {
             self.roam_ns.set(0);
         }
-        // SAFETY: I1, I2 - the borrows end with each call, and none of them runs user code.
-        unsafe {
-            if (*self.timers.get()).armed() != 0 {
-                (*self.timers.get()).expire(&self.ready);
-            }
-            (*self.stacks.get()).settle();
-        }
+        // SAFETY: as above.
+        unsafe { (*self.stacks.get()).settle() };
         if COUNTS {
             self.seat().counters.ready.store(self.ready.len(), Relaxed);
         }

@@ -144,24 +144,33 @@ fn a_shaken_pair_that_talks_moves() {
     for queue in QUEUES {
         let runtime = described(2, queue).shake(true).build().unwrap();
         let (ping, pong) = (bounded::<usize>(0), bounded::<usize>(0));
-        let receive = move |receiver: &Receiver<usize>| {
+        // What it does, and how often it waited for that: each wait moves it.
+        fn moving<T>(queue: Queue, f: impl FnOnce() -> T) -> (T, usize) {
             let before = thread();
-            let (got, waits) = count_waits(|| receiver.recv());
+            let (done, waits) = count_waits(f);
             assert!(waits % 2 == 0 || thread() != before, "{queue:?}: {waits} waits");
-            (got.unwrap(), waits)
-        };
-        let echo = runtime.spawn(move || (0..100).for_each(|_| pong.0.send(receive(&ping.1).0).unwrap()));
+            (done, waits)
+        }
+        let send = move |sender: &Sender<usize>, n| moving(queue, || sender.send(n).unwrap()).1;
+        let receive = move |receiver: &Receiver<usize>| moving(queue, || receiver.recv().unwrap());
+        let echo = runtime.spawn(move || {
+            let answer = |_| {
+                let (n, waits) = receive(&ping.1);
+                waits + send(&pong.0, n)
+            };
+            (0..100).map(answer).sum::<usize>()
+        });
         let asker = runtime.spawn(move || {
             let talk = |n| {
-                ping.0.send(n).unwrap();
+                let sent = send(&ping.0, n);
                 let (got, waits) = receive(&pong.1);
                 assert_eq!(got, n);
-                waits
+                sent + waits
             };
             (0..100).map(talk).sum::<usize>()
         });
-        let waits = asker.join().unwrap();
-        echo.join().unwrap();
+        // Where there is no place for a message one of the two waits for the other.
+        let waits = asker.join().unwrap() + echo.join().unwrap();
         assert_ne!(waits, 0, "{queue:?}: no wait at all");
         end(runtime);
     }

@@ -399,7 +399,8 @@ impl RawMutex {
         let late = overtaken_for.is_some_and(is_too_long);
         let near = late && self.woken_is_near();
         let unfair = near || overtaken_for.is_some_and(is_unfair);
-        let mut turn = if unfair && may_wait() { Turn::AfterTheWoken } else { Turn::Any };
+        // In a forked child nobody comes.
+        let mut turn = if unfair && may_wait() && !fork::is_child() { Turn::AfterTheWoken } else { Turn::Any };
         if turn == Turn::Any && ((late && self.take_from_the_lost()) || self.spin()) {
             return true;
         }
@@ -754,7 +755,9 @@ mod tests {
             return;
         }
         let releases: [fn(&RawMutex); 2] = [RawMutex::release, RawMutex::release_fair];
-        for (release, flags) in releases.into_iter().flat_map(|release| [WAITERS, GONE, WAITERS | GONE].map(|flags| (release, flags))) {
+        for (release, flags) in
+            releases.into_iter().flat_map(|release| [WAITERS, GONE, WAITERS | GONE, WOKEN | OVERTAKEN].map(|flags| (release, flags)))
+        {
             let mutex = RawMutex::unlocked();
             mutex.take();
             mutex.word.fetch_or(flags, Relaxed);

@@ -270,6 +270,10 @@ impl RawRwLock {
         if self.spin(side) || (!may_wait() && self.try_slowly(side)) {
             return true;
         }
+        // In a forked child those who wait, or were told to try, are not there.
+        if fork::is_child() && self.lock.change(|state| is_free(state, side).then(|| with(state, side))).is_some() {
+            return true;
+        }
         let (mut comes, mut has_yielded) = (Comes::Newly, false);
         let me = Me::to_wait();
         let waiter = Waiter::new(me.control(), Note { since_ns: clock::now_ns(), handed: Cell::new(false), round: Cell::new(0) });
@@ -287,7 +291,8 @@ impl RawRwLock {
                     continue;
                 }
                 Enter::LetsThemCome => {
-                    drop(inside);
+                    // If nobody has it, and those who were told to try were given up just now, one that waits is told before this one is away.
+                    inside.go_on([Side::Writer, Side::Reader], Hand::Try);
                     yield_now();
                     has_yielded = true;
                     continue;
@@ -646,6 +651,24 @@ mod tests {
         assert!(fork::child_does(|| {
             lock.release_write();
             assert!(!lock.is_taken());
+        }));
+    }
+
+    // One that was given up is not there, and never comes.
+    #[test]
+    fn a_forked_child_locks_what_is_free_again_and_again() {
+        if !AS_IN_MEMORY {
+            return;
+        }
+        let lock = RawRwLock::unlocked();
+        lock.lock.change(|state| Some(state | GONE));
+        assert!(fork::child_does(|| {
+            for _ in 0..100 {
+                lock.write();
+                lock.release_write();
+                lock.read();
+                lock.release_read();
+            }
         }));
     }
 }

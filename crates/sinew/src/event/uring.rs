@@ -309,18 +309,16 @@ mod tests {
     }
 
     /// So many operations that do nothing, put into a ring one after the other, with `after` each; whoever waits for them is claimed by nobody, and their results tell that they have come.
-    fn put_many(ring: &mut Uring, count: usize, mut after: impl FnMut(&mut Uring, usize)) -> Vec<Box<Completion>> {
+    fn put_many(ring: &mut Uring, count: usize, mut after: impl FnMut(&mut Uring)) -> Vec<Completion> {
         let control = crate::fiber::pool::take_shared();
-        (0..count)
-            .map(|i| {
-                // SAFETY: a block of our own, which waits for nothing; it is never given back.
-                let completion = Box::new(Completion::new(unsafe { &*control }));
-                // SAFETY: an operation that does nothing points to nothing; the completion lives until all have come.
-                unsafe { ring.submit(&mut opcode::Nop::new().build(), &completion) };
-                after(ring, i);
-                completion
-            })
-            .collect()
+        // SAFETY: a block of our own, which waits for nothing; it is never given back.
+        let completions: Vec<_> = (0..count).map(|_| Completion::new(unsafe { &*control })).collect();
+        for completion in &completions {
+            // SAFETY: an operation that does nothing points to nothing; the completion stays where it is until all have come.
+            unsafe { ring.submit(&mut opcode::Nop::new().build(), completion) };
+            after(ring);
+        }
+        completions
     }
 
     /// Claim: operations that find the ring full are told to the kernel all the same, and what completes meanwhile is not lost.
@@ -329,7 +327,7 @@ mod tests {
         let bell = Bell::new().unwrap();
         let Ok(mut ring) = Uring::open(&bell) else { return };
         let mut fullest = 0;
-        let completions = put_many(&mut ring, 3 * ENTRIES as usize, |ring, _| fullest = fullest.max(ring.unsent()));
+        let completions = put_many(&mut ring, 3 * ENTRIES as usize, |ring| fullest = fullest.max(ring.unsent()));
         assert_eq!(fullest, ENTRIES as usize, "it was full");
         ring.look(&List::new());
         assert!(completions.iter().all(|completion| matches!(completion.result(), Some(Ok(0)))));
@@ -340,7 +338,7 @@ mod tests {
     fn a_ring_whose_completions_overflow_loses_none() {
         let bell = Bell::new().unwrap();
         let Ok(mut ring) = Uring::open(&bell) else { return };
-        let completions = put_many(&mut ring, COMPLETIONS as usize + 2 * ENTRIES as usize, |ring, _| {
+        let completions = put_many(&mut ring, COMPLETIONS as usize + 2 * ENTRIES as usize, |ring| {
             if ring.unsent() == ENTRIES as usize {
                 ring.send(0);
             }

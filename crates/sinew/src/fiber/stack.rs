@@ -543,7 +543,8 @@ mod tests {
             assert_eq!(Class(class as u8).stride() / memory::page_size() % 2, 1);
         }
         let mut cache = Cache::new();
-        let class = Class::for_bytes(64 * 1024).unwrap();
+        // A class of its own: of those that others gave back many may be of one colour.
+        let class = Class::for_bytes(2 << 20).unwrap();
         let stacks: Vec<Stack> = (0..32).map(|_| cache.take(class).unwrap()).collect();
         let lines: std::collections::HashSet<usize> = stacks.iter().map(|s| s.top() % 4096 / COLOUR_BYTES).collect();
         assert!(lines.len() >= COLOURS / 2, "tops fall into {} cache lines only", lines.len());

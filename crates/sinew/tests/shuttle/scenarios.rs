@@ -10,6 +10,7 @@ use shuttle::{Config, MaxSteps, Runner};
 use crate::base::atomic::{AtomicU32, set_mutant};
 use crate::event::source::{Question, answer};
 use crate::fiber::pool::blocks;
+use crate::os::lock::at_once;
 use crate::rt::blocking::blocking;
 use crate::rt::runtime::{plain, with_groups, with_pool, with_workers};
 use crate::rt::spawn::{Builder, Group};
@@ -31,7 +32,7 @@ const WALKS_MAX: usize = 16;
 pub fn config() -> Config {
     let mut config = Config::new();
     config.stack_size = 256 * 1024;
-    config.max_steps = MaxSteps::FailAfter(STEPS_MAX + WALKS_MAX * blocks().count());
+    config.max_steps = MaxSteps::FailAfter(STEPS_MAX + WALKS_MAX * at_once(|| blocks().count()));
     config.silence_warnings = true;
     config
 }

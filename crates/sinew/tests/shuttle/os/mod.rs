@@ -221,18 +221,29 @@ pub mod thread {
 
 /// A lock that lets other shuttle threads go on while it waits; and before each time it is taken, if a scenario asks for it.
 pub mod lock {
-    use std::cell::UnsafeCell;
+    use std::cell::{Cell, UnsafeCell};
     use std::ops::{Deref, DerefMut};
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-    /// Whether others may run between two locks: else a thread that meets nobody goes from one to the next in one step.
-    static SWITCHES: AtomicBool = AtomicBool::new(false);
+    std::thread_local! {
+        /// Whether others may run between two locks: else a thread that meets nobody goes from one to the next in one step. Of the system's thread, on which all threads of an exploration run: other tests are not concerned.
+        static SWITCHES: Cell<bool> = const { Cell::new(false) };
+    }
 
     /// Lets others run before each lock that is taken, by whomever, while `f` runs.
     pub fn switching_at_locks<T>(f: impl FnOnce() -> T) -> T {
-        SWITCHES.store(true, SeqCst);
+        with_switches(true, f)
+    }
+
+    /// Takes locks at once while `f` runs, which is no part of an exploration.
+    pub fn at_once<T>(f: impl FnOnce() -> T) -> T {
+        with_switches(false, f)
+    }
+
+    fn with_switches<T>(switches: bool, f: impl FnOnce() -> T) -> T {
+        let before = SWITCHES.replace(switches);
         let result = f();
-        SWITCHES.store(false, SeqCst);
+        SWITCHES.set(before);
         result
     }
 
@@ -250,7 +261,7 @@ pub mod lock {
         }
 
         pub fn lock(&self) -> Held<'_, T> {
-            if SWITCHES.load(SeqCst) {
+            if SWITCHES.get() {
                 shuttle::thread::yield_now();
             }
             while self.held.swap(true, SeqCst) {

@@ -64,20 +64,6 @@ impl<T: Linked> List<T> {
         }
     }
 
-    /// Puts `node` before all others.
-    ///
-    /// # Safety
-    /// As [`push`](Self::push).
-    pub(crate) unsafe fn push_front(&self, node: *mut T) {
-        let head = self.head.replace(node);
-        self.len.set(self.len.get() + 1);
-        // SAFETY: I1 - the node is this list's now.
-        unsafe { (*node).link().store(head, Relaxed) };
-        if head.is_null() {
-            self.tail.set(node);
-        }
-    }
-
     /// Removes the oldest node; null if there is none.
     #[inline]
     pub(crate) fn pop(&self) -> *mut T {

@@ -40,19 +40,6 @@ fn nodes_leave_in_the_order_they_came() {
 }
 
 #[test]
-fn a_node_put_in_front_leaves_first() {
-    let list = List::new();
-    for numbers in [0..0, 1..3] {
-        fill(&list, numbers.clone());
-        // SAFETY: a fresh leaked box is valid and in no list.
-        unsafe { list.push_front(Box::into_raw(Box::new(Node(AtomicPtr::default(), 0)))) };
-        assert_eq!(drain(&list), std::iter::once(0).chain(numbers).collect::<Vec<_>>());
-    }
-    fill(&list, 4..6);
-    assert_eq!(drain(&list), [4, 5]);
-}
-
-#[test]
 fn append_keeps_order_and_empties_the_other() {
     for (here, there) in [(0..0, 0..2), (0..2, 2..2), (0..2, 2..5)] {
         let (a, b) = (List::new(), List::new());

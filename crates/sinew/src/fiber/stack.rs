@@ -459,17 +459,20 @@ impl Cache {
         }
     }
 
-    /// Hands all but `keep` stacks of each class to the depot, coldest first.
+    /// Hands all but `keep` stacks of each class to the depot, coldest first; whether there were more.
     #[cold]
-    pub(crate) fn share(&mut self, keep: usize) {
+    pub(crate) fn share(&mut self, keep: usize) -> bool {
+        let mut shared = false;
         self.most = self.most.min(keep);
         for (class, row) in self.classes.iter_mut().enumerate() {
             let surplus = row.idle.len().saturating_sub(keep);
             if surplus > 0 {
                 depot().put(Class(class as u8), row.idle.drain(..surplus));
                 row.cold = row.cold.saturating_sub(surplus);
+                shared = true;
             }
         }
+        shared
     }
 }
 

@@ -918,15 +918,10 @@ impl Group {
         self.starved_count.fetch_add(1, Relaxed);
     }
 
-    /// Puts a fiber that was taken out for a stack that is not there back where it was.
-    ///
-    /// # Safety
-    /// The fiber is unstarted and the caller's alone.
+    /// Whether a fiber waits for a stack of the size numbered `class`.
     #[cold]
-    pub(crate) unsafe fn starve_again(&self, control: *const Control) {
-        let starved = self.starved.lock();
-        // SAFETY: the caller's promise.
-        unsafe { starved.lists[(*control).class().index()].push_front(control.cast_mut()) };
+    pub(crate) fn starves(&self, class: usize) -> bool {
+        !self.starved.lock().lists[class].is_empty()
     }
 
     #[inline]

@@ -248,7 +248,7 @@ impl Groups {
         self.has_starved() && self.all.iter().all(Group::has_spared)
     }
 
-    /// Has a worker of each other group look after its own starved fibers: there is a stack for one, or nothing is left that could give one.
+    /// Has a worker of each other group look after its own starved fibers: nothing may be left that could give one a stack.
     #[cold]
     pub(crate) fn pass_stacks_on(&self, from: &Group) {
         self.starving_beside(from).for_each(|group| group.seats()[0].wake());
@@ -258,7 +258,7 @@ impl Groups {
         self.all.iter().filter(move |group| !std::ptr::eq(*group, from) && group.has_starved())
     }
 
-    /// Has a worker of each other group try for its own starved fibers: a fiber has ended at `from`, and its stack may be left over. Only for that: two groups that asked each other for
+    /// Has a worker of each other group try for its own starved fibers: one of `from` has handed stacks out, and some may be left. Only for that: two groups that asked each other for
     /// no reason would never rest.
     #[inline]
     pub(crate) fn ask_for_starved(&self, from: &Group) {

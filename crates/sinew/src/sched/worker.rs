@@ -455,12 +455,8 @@ impl Worker {
         if let Some(stack) = self.left_stack.take() {
             self.give_left(stack);
         }
-        let has_stack = self.feed.replace(false);
-        if has_stack || self.owes_stacks() {
+        if self.feed.replace(false) || self.owes_stacks() {
             self.feed_starved();
-        }
-        if has_stack {
-            self.groups.ask_for_starved(self.group());
         }
         if self.group().is_stopping() {
             self.wind_up();

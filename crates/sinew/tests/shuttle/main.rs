@@ -45,6 +45,7 @@ mod movers;
 mod one_place;
 mod scenarios;
 mod spares;
+mod starved;
 
 pub use fiber::Id;
 pub use fiber::task::NeverRan;

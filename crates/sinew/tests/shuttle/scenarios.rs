@@ -48,10 +48,14 @@ pub fn explore(scenario: impl Fn() + Send + Sync + Clone + 'static) {
 /// As `explore`, one of `variants` of a scenario, which share its schedules.
 pub fn explore_one_of(variants: usize, scenario: impl Fn() + Send + Sync + Clone + 'static) {
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let schedules = std::env::var("SINEW_SHUTTLE").ok().map_or(SCHEDULES, |n| n.parse().expect("SINEW_SHUTTLE is a number of schedules"));
-    let half = schedules / variants / 2;
+    let half = schedules() / variants / 2;
     Runner::new(RandomScheduler::new(half), config()).run(scenario.clone());
     Runner::new(PctScheduler::new(3, half), config()).run(scenario);
+}
+
+/// How many schedules each scenario has.
+pub fn schedules() -> usize {
+    std::env::var("SINEW_SHUTTLE").ok().map_or(SCHEDULES, |n| n.parse().expect("SINEW_SHUTTLE is a number of schedules"))
 }
 
 /// Wakes a fiber that parks some number of times until it has ended.

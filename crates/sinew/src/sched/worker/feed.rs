@@ -4,17 +4,27 @@ use std::ptr;
 
 use super::Worker;
 use crate::fiber::Verdict;
-use crate::fiber::stack::{CLASSES, Stack};
+use crate::fiber::stack::{CLASSES, Class, Stack};
 
 impl Worker {
     /// Tries again for those that found no stack, with what this worker can spare for others.
     #[cold]
     pub(super) fn feed_starved(&self) {
-        // SAFETY: I1, I2.
-        unsafe { (*self.stacks.get()).share(0) };
+        let spared = self.spare_stacks();
         self.group().note_spared(self.index);
-        (0..CLASSES).for_each(|class| while self.group().has_starved() && self.feed_one(class) {});
-        self.groups.pass_stacks_on(self.group());
+        (0..CLASSES).for_each(|class| while self.feed_one(class) {});
+        // What it has taken and not used, too.
+        if self.spare_stacks() || spared {
+            self.groups.ask_for_starved(self.group());
+        } else {
+            self.groups.pass_stacks_on(self.group());
+        }
+    }
+
+    /// Hands out what this worker can spare; whether that is anything.
+    fn spare_stacks(&self) -> bool {
+        // SAFETY: I1, I2.
+        unsafe { (*self.stacks.get()).share(0) }
     }
 
     /// Whether this worker has yet to see what it can spare for starved fibers.
@@ -24,20 +34,26 @@ impl Worker {
     }
 
     /// Starts a fiber that found no stack of this size; `false` if there is none, or still no stack.
+    ///
+    /// It is taken out only for a stack that is in hand: who leaves a stack meanwhile would not see it, and it would not see the stack.
     fn feed_one(&self, class: usize) -> bool {
-        // SAFETY: popped, so it is ours.
-        let Some(control) = (unsafe { self.group().pop_starved(class).as_ref() }) else { return false };
-        // SAFETY: I1, I2; and the fiber is in no list.
-        unsafe {
-            let Ok(stack) = (*self.stacks.get()).take(control.class()) else {
-                self.group().starve_again(control);
-                return false;
-            };
-            self.groups.fed(self.group());
-            self.judge(control);
-            self.settle(control, stack);
-            self.ready.push(ptr::from_ref(control).cast_mut());
+        if !self.group().starves(class) {
+            return false;
         }
+        // SAFETY: I1, I2.
+        let Ok(stack) = (unsafe { (*self.stacks.get()).take(Class::numbered(class as u8)) }) else { return false };
+        // SAFETY: popped, so it is ours.
+        let Some(control) = (unsafe { self.group().pop_starved(class).as_ref() }) else {
+            // Others were faster.
+            // SAFETY: I1, I2.
+            unsafe { (*self.stacks.get()).give(stack) };
+            return false;
+        };
+        self.groups.fed(self.group());
+        self.judge(control);
+        self.settle(control, stack);
+        // SAFETY: it is started now, and in no list.
+        unsafe { self.ready.push(ptr::from_ref(control).cast_mut()) };
         true
     }
 

@@ -1,0 +1,91 @@
+//! Fibers that find no stack, and get one that another has left.
+//!
+//! Memory is refused to the whole process, so each claim is tried in a child: this test binary again, with one test selected.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use shuttle::Runner;
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+
+use crate::fiber::stack::{Cache, Class};
+use crate::movers::begin;
+use crate::os::memory::fail_after;
+use crate::rt::runtime::{plain, with_groups};
+use crate::rt::spawn::{Builder, Group};
+use crate::scenarios::{config, schedules};
+use crate::sched::groups::Groups;
+use crate::{JoinHandle, sleep, yield_now};
+
+/// Of another size than those of the reserve, which each runtime takes and leaves.
+const STACK_BYTES: usize = 256 * 1024;
+const MICRO: Duration = Duration::from_micros(1);
+
+/// Claim: while anything can run, a fiber that found no stack gets one once there is one, whoever left it and whoever tried for it meanwhile. By a fiber that always can run, so that nothing is refused, and others that make do with
+/// fewer stacks than they are; in one group, and in two that steal from each other.
+#[test]
+fn a_stack_that_is_left_reaches_who_waits_for_one() {
+    const CHILD: &str = "SINEW_SHUTTLE_STARVE";
+    if std::env::var_os(CHILD).is_none() {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "starved::a_stack_that_is_left_reaches_who_waits_for_one", "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+        return;
+    }
+    for (count, workers, stacks) in [(1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 3, 2)] {
+        let scenario = move || {
+            fail_after(u64::MAX);
+            with_groups((0..count).map(|_| plain(workers)).collect(), |groups| {
+                let ends = Arc::new(AtomicUsize::new(GOES));
+                let ticker = begin_ticker(groups, &ends);
+                make_stacks(stacks);
+                fail_after(0);
+                let fibers: Vec<_> = (0..4).map(|i| starve(groups, i % count, if i % 2 == 0 { yield_now } else { || () })).collect();
+                fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+                ends.store(ENDS, SeqCst);
+                ticker.join().unwrap();
+            });
+        };
+        let half = schedules() / 4;
+        Runner::new(RandomScheduler::new(half), config()).run(scenario);
+        Runner::new(PctScheduler::new(3, half), config()).run(scenario);
+    }
+}
+
+const GOES: usize = 0;
+const STARTED: usize = 1;
+const ENDS: usize = 2;
+
+/// A fiber that always can run, and has a stack.
+fn begin_ticker(groups: &Arc<Groups>, ends: &Arc<AtomicUsize>) -> JoinHandle<()> {
+    let its_ends = ends.clone();
+    let ticker = begin(groups, move || {
+        its_ends.store(STARTED, SeqCst);
+        while its_ends.load(SeqCst) != ENDS {
+            sleep(MICRO);
+            // It goes on at once: else schedules by priority would run nobody but its worker.
+            shuttle::thread::yield_now();
+        }
+    });
+    while ends.load(SeqCst) != STARTED {
+        shuttle::thread::yield_now();
+    }
+    ticker
+}
+
+/// Has so many stacks of the rare size made, if there are not: what earlier schedules have left is there.
+fn make_stacks(count: usize) {
+    let mut cache = Cache::new();
+    let class = Class::for_bytes(STACK_BYTES).unwrap();
+    let stacks: Vec<_> = (0..count).map(|_| cache.take(class).unwrap()).collect();
+    stacks.into_iter().for_each(|stack| cache.give(stack));
+}
+
+/// Spawns a fiber with a stack of the size that is rare.
+fn starve(groups: &Arc<Groups>, group: usize, body: fn()) -> JoinHandle<()> {
+    Builder::new().group(Group::foreground(group)).stack_size(STACK_BYTES).spawn_in(groups, body).unwrap()
+}

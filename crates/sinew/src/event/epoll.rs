@@ -12,13 +12,20 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use super::instance::{Instance, create};
 use super::readiness::{Direction, Readiness, Told};
 use super::source::{SOURCE_GAP_NS, SOURCE_TURNS, lost};
-use crate::base::list::List;
+use crate::base::list::{Linked, List};
+use crate::base::prefetch::prefetch;
 use crate::fiber::{Control, Kind};
 use crate::os::bell::Bell;
 use crate::os::clock;
 
 /// Events fetched by one call. What is left is fetched by the next; the kernel goes round, so none is left for ever.
 const EVENTS: usize = 256;
+
+/// The cache is asked so many events ahead for what one tells of.
+const AHEAD: usize = 8;
+
+/// So many stacks the processor knows the pages of. Arbitrary: its smaller table has 72 entries (Zen 4).
+const STACKS_KNOWN: usize = 64;
 
 const BELL: u64 = 0;
 /// The instance of the group, which the lookout watches (`roam.rs`).
@@ -54,6 +61,19 @@ fn tell(instance: u64, event: libc::epoll_event, woken: &List<Control>) {
         // SAFETY: F1 - a claimed fiber is ours, and in no list, until it is made ready.
         unsafe { woken.push(claimed.control.cast_mut()) };
     });
+}
+
+/// Has the pages of these fibers' stacks looked up, in a row, so that the look-ups overlap: each fiber does system calls before the next one runs, and what is asked for then is waited for if the page is not known. Few are known anyway.
+fn fetch_stacks(woken: &List<Control>) {
+    if woken.len() < STACKS_KNOWN {
+        return;
+    }
+    let mut at = woken.first();
+    // SAFETY: F1 - claimed fibers are ours, and in this list, until they are made ready.
+    while let Some(control) = unsafe { at.as_ref() } {
+        prefetch(control.sp());
+        at = control.link().load(Relaxed);
+    }
 }
 
 /// An instance of a thread's own, which tells of one descriptor, and of each thing once.
@@ -184,13 +204,20 @@ impl Epoll {
             self.fetch(0);
         }
         self.polled_ns = clock::now_ns();
-        for event in self.events.drain(..) {
+        for i in 0..self.events.len() {
+            if let Some(later) = self.events.get(i + AHEAD) {
+                // A hint: of the small numbers it asks for nothing.
+                prefetch(later.u64 as *const Readiness);
+            }
+            let event = self.events[i];
             match event.u64 {
                 BELL => {}
                 ROAM => self.watches_roam = false,
                 _ => tell(self.instance.number(), event, woken),
             }
         }
+        self.events.clear();
+        fetch_stacks(woken);
         true
     }
 

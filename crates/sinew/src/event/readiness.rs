@@ -29,6 +29,7 @@
 //! `edges` and the flags are looked at without the lock before a try (Acquire, meets the Release in `edge`): a stale look costs a try in vain, since the wait looks again under the lock.
 
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::RawFd;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr;
@@ -36,6 +37,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
 use super::instance::forget;
+use crate::base::atomic::AS_IN_MEMORY;
 use crate::fiber::Claimed;
 use crate::fiber::waiters::{Waiter, Waiters};
 use crate::os::fork;
@@ -57,9 +59,9 @@ struct Side {
     /// The number of edges at which a try is known to be in vain, plus one.
     drained: AtomicU32,
     /// Two have waited at once, some time.
-    crowded: AtomicU32,
+    crowded: AtomicBool,
     /// The peer has closed, or there was an error, or urgent data: every try may succeed.
-    never_drained: AtomicU32,
+    never_drained: AtomicBool,
 }
 
 impl Side {
@@ -71,23 +73,33 @@ impl Side {
     }
 }
 
-/// What epoll has told of one descriptor.
+/// What epoll has told of one descriptor. In this order: what an event touches is the first cache line, and each is cold when there are many. (So is what that leads to: who waits is in its control block, and not in the frame that waits.)
+#[repr(C, align(64))]
 pub(crate) struct Readiness {
     sides: [Side; 2],
     waiting: Lock<Waiting>,
 }
 
+const _: () = assert!(
+    !AS_IN_MEMORY || (offset_of!(Readiness, waiting) == 24 && size_of::<Option<Instance>>() == 40),
+    "what an event touches is one cache line"
+);
+
+#[repr(C)]
 pub(crate) struct Waiting {
-    instances: Vec<Instance>,
+    /// Nearly always the only one.
+    first: Option<Instance>,
+    more: Vec<Instance>,
     lines: Vec<Line>,
 }
 
 /// An instance that holds the descriptor, and the fibers that wait there. (Two that come first at once may both note a group's; the first entry is the one that is used.)
+#[repr(C)]
 struct Instance {
     number: u64,
+    waiters: [Waiters; 2],
     /// The descriptor, as it holds it.
     fd: RawFd,
-    waiters: [Waiters; 2],
 }
 
 /// The fibers of one worker of whom one asks its ring for all: it is there while that one is.
@@ -142,7 +154,11 @@ impl Waiting {
     }
 
     fn waiters(&mut self, instance: u64, direction: Direction) -> Option<&mut Waiters> {
-        let held = self.instances.iter_mut().find(|held| held.number == instance)?;
+        // The first by itself: what tells that there are others is on another line.
+        let held = match &mut self.first {
+            Some(first) if first.number == instance => first,
+            _ => self.more.iter_mut().find(|held| held.number == instance)?,
+        };
         Some(&mut held.waiters[direction as usize])
     }
 
@@ -160,11 +176,17 @@ impl Waiting {
 
     /// Whether the instance with this number has yet to be told of the descriptor.
     pub(crate) fn must_register(&self, instance: u64) -> bool {
-        !self.instances.iter().any(|held| held.number == instance)
+        // The first by itself: what tells that there are others is on another line.
+        let is_at = |held: &Instance| held.number == instance;
+        !self.first.as_ref().is_some_and(is_at) && !self.more.iter().any(is_at)
     }
 
     fn note_registered(&mut self, number: u64, fd: RawFd) {
-        self.instances.push(Instance { number, fd, waiters: [Waiters::new(), Waiters::new()] });
+        let new = Instance { number, waiters: [Waiters::new(), Waiters::new()], fd };
+        match &mut self.first {
+            first @ None => *first = Some(new),
+            Some(_) => self.more.push(new),
+        }
     }
 }
 
@@ -174,9 +196,9 @@ pub(crate) struct Seen(u32);
 
 impl Readiness {
     fn new() -> Self {
-        let zero = || AtomicU32::new(0);
-        let side = || Side { edges: zero(), drained: zero(), crowded: zero(), never_drained: zero() };
-        Self { sides: [side(), side()], waiting: Lock::new(Waiting { instances: Vec::new(), lines: Vec::new() }) }
+        let (zero, no) = (|| AtomicU32::new(0), || AtomicBool::new(false));
+        let side = || Side { edges: zero(), drained: zero(), crowded: no(), never_drained: no() };
+        Self { sides: [side(), side()], waiting: Lock::new(Waiting { first: None, more: Vec::new(), lines: Vec::new() }) }
     }
 
     /// To be read before a try.
@@ -188,14 +210,14 @@ impl Readiness {
     /// Whether a try is known to be in vain.
     pub(crate) fn is_drained(&self, direction: Direction, seen: Seen) -> bool {
         let side = &self.sides[direction as usize];
-        side.drained.load(Relaxed) == seen.0.wrapping_add(1) && side.never_drained.load(Relaxed) == 0
+        side.drained.load(Relaxed) == seen.0.wrapping_add(1) && !side.never_drained.load(Relaxed)
     }
 
     /// Whether the kernel has told of the end, or of something else after which nothing is certain.
     #[inline]
     pub(crate) fn may_have_ended(&self, direction: Direction) -> bool {
         // Who has seen the edge sees this too: it is stored before that.
-        self.sides[direction as usize].never_drained.load(Relaxed) != 0
+        self.sides[direction as usize].never_drained.load(Relaxed)
     }
 
     /// A try after `seen` took all that there was.
@@ -223,7 +245,7 @@ impl Readiness {
     pub(crate) unsafe fn push(&self, waiting: &mut Waiting, instance: u64, direction: Direction, waiter: &Waiter) {
         let waiters = waiting.waiters(instance, direction).expect("it was registered before it is waited at");
         if !waiters.is_empty() {
-            self.sides[direction as usize].crowded.store(1, Relaxed);
+            self.sides[direction as usize].crowded.store(true, Relaxed);
         }
         // SAFETY: the caller's promise.
         unsafe { waiters.push(waiter) };
@@ -232,7 +254,7 @@ impl Readiness {
     /// One that was woken has succeeded: claims the next at its instance. (It was claimed under the lock, so its relaxed look sees who was queued beside it then; who came later has tried since that edge.)
     #[inline]
     pub(crate) fn claim_next(&self, instance: u64, direction: Direction) -> Option<Claimed> {
-        if self.sides[direction as usize].crowded.load(Relaxed) == 0 {
+        if !self.sides[direction as usize].crowded.load(Relaxed) {
             return None;
         }
         self.waiting.lock().claim(instance, direction)
@@ -244,7 +266,7 @@ impl Readiness {
         for direction in BOTH {
             let side = &self.sides[direction as usize];
             if told.never_drained {
-                side.never_drained.store(1, Relaxed);
+                side.never_drained.store(true, Relaxed);
             }
             if told.directions[direction as usize] {
                 side.count_edge();
@@ -259,17 +281,18 @@ impl Readiness {
     fn vacate(&self, duplicates: Duplicates) {
         let mut waiting = self.waiting.lock();
         let nobody = |held: &Instance| held.waiters.iter().all(Waiters::is_empty);
-        let is_left = waiting.lines.is_empty() && waiting.instances.iter().all(nobody);
+        let is_left = waiting.lines.is_empty() && waiting.first.iter().chain(&waiting.more).all(nobody);
         debug_assert!(is_left, "a descriptor was closed by its owner while somebody waits at it");
-        for held in waiting.instances.drain(..) {
+        let Waiting { first, more, .. } = &mut *waiting;
+        for held in first.take().into_iter().chain(more.drain(..)) {
             if duplicates == Duplicates::Possible {
                 forget(held.number, held.fd);
             }
         }
         for side in &self.sides {
             side.drained.store(0, Relaxed);
-            side.crowded.store(0, Relaxed);
-            side.never_drained.store(0, Relaxed);
+            side.crowded.store(false, Relaxed);
+            side.never_drained.store(false, Relaxed);
             // What a late event says of the last owner is not said of the next at the same number.
             side.count_edge();
         }

@@ -23,7 +23,8 @@ const CONTENDED: u32 = 2;
 const LOOKS: u32 = if AS_IN_MEMORY { 6 } else { 0 };
 const FIRST_PAUSES: u32 = 4;
 
-/// A value that one thread at a time may touch.
+/// A value that one thread at a time may touch. In this order: the first that is touched of the value lies beside the word.
+#[repr(C)]
 pub(crate) struct Lock<T> {
     word: AtomicU32,
     value: UnsafeCell<T>,

@@ -712,10 +712,34 @@ struct Waits<'a> {
 }
 
 /// Waits until epoll has told of something that came after what was seen.
+#[inline]
 fn wait_for_edge(fiber: &Caller<'_>, waits: &Waits<'_>, deadline_ns: u64) -> io::Result<Cause> {
+    if fiber.control.join.is_done() {
+        return wait_for_edge_after_end(fiber, waits, deadline_ns);
+    }
+    // In its block, where the claim looks anyway. The frame would be a cold line more for each event, and a page that is not in the TLB.
+    // SAFETY: a fiber that waits is in user code and has no outcome yet, so the place in its block is free until the wait is over.
+    unsafe {
+        let place = fiber.control.beside_deadline::<Waiter>();
+        place.write(Waiter::new(fiber.control, ()));
+        wait_for_edge_as(fiber, &*place, waits, deadline_ns)
+    }
+}
+
+/// As [`wait_for_edge`], by a fiber whose outcome is in its block: the foreign waker that is told of its end does I/O.
+#[cold]
+#[inline(never)]
+fn wait_for_edge_after_end(fiber: &Caller<'_>, waits: &Waits<'_>, deadline_ns: u64) -> io::Result<Cause> {
+    // SAFETY: the waiter stays in this frame.
+    unsafe { wait_for_edge_as(fiber, &Waiter::new(fiber.control, ()), waits, deadline_ns) }
+}
+
+/// # Safety
+/// `waiter` is a new one of the fiber, which stays in place until this returns.
+#[inline(always)]
+unsafe fn wait_for_edge_as(fiber: &Caller<'_>, waiter: &Waiter, waits: &Waits<'_>, deadline_ns: u64) -> io::Result<Cause> {
     let Caller { point, worker, control } = fiber;
     let Waits { readiness, poller: &Poller { instance, group, .. }, direction, seen, why } = *waits;
-    let waiter = Waiter::new(control, ());
     let is_first = {
         let mut waiting = readiness.lock();
         if !readiness.is_still(direction, seen) {
@@ -726,12 +750,12 @@ fn wait_for_edge(fiber: &Caller<'_>, waits: &Waits<'_>, deadline_ns: u64) -> io:
             return Err(point.fail().into());
         }
         let is_first = group.is_some_and(|group| group.roam.begin_wait());
-        // SAFETY: it is new, and stays in this frame until its wait is over.
-        unsafe { readiness.push(&mut waiting, instance, direction, &waiter) };
+        // SAFETY: it is new, and stays in place until its wait is over.
+        unsafe { readiness.push(&mut waiting, instance, direction, waiter) };
         is_first
     };
     match group {
-        None => worker.begin_source_wait(control),
+        None => worker.begin_epoll_wait(control),
         Some(group) if is_first => {
             group.call_lookout();
             if here().is_none_or(|worker| !std::ptr::eq(worker.group(), group)) {
@@ -742,7 +766,7 @@ fn wait_for_edge(fiber: &Caller<'_>, waits: &Waits<'_>, deadline_ns: u64) -> io:
         Some(_) => {}
     }
     // SAFETY: the waiter was queued there.
-    let withdraw = |waiting: &mut Waiting| unsafe { waiting.remove(instance, direction, &waiter) };
+    let withdraw = |waiting: &mut Waiting| unsafe { waiting.remove(instance, direction, waiter) };
     // SAFETY: the wait was begun above, with a waiter under the lock; an edge, a cancel or the deadline ends it. All groups are there while the fiber is, wherever it goes on.
     let ended = unsafe {
         match group {

@@ -5,7 +5,7 @@
 //!  line 0   link, sp, home, stack, deepest, id, state, why, join, references, marks   scheduling: all that a switch or a wake touches
 //!  line 1   what to run, name, spawn site, watcher, frames, locals                    touched at spawn and end
 //!  line 2   the closure until the first run, then the outcome                         64 bytes, larger ones in a box
-//!           between them the deadline of a wait and the ring's answer; a wait after the outcome, of a foreign waker, has them in its frame
+//!           between them the deadline of a wait and the ring's answer, or who waits at epoll; a wait after the outcome, of a foreign waker, has them in its frame
 //! ```
 //! A block is not in its stack: walking a queue would miss the TLB once per fiber, and blocks at the same offset of their stacks would share a handful
 //! of cache sets.

@@ -1,6 +1,6 @@
 //! Those who wait at one object, in order.
 //!
-//! The one queue that locks, channels and all other objects stand on. A waiter lies in the frame that waits, so nothing is allocated, and one frame may have
+//! The one queue that locks, channels and all other objects stand on. A waiter lies in the frame that waits, or in the block of a fiber that waits for a descriptor (`rt/io.rs`), so nothing is allocated, and one frame may have
 //! waiters at many objects (`select!`). The object keeps its queue under a lock of its own, together with whatever decides who has to wait.
 //!
 //! Rejected: one table of queues for all objects, by address (parking_lot, the kernel's futex). It makes objects a word or two smaller; but a million fibers
@@ -68,7 +68,7 @@ impl<N> Waiters<N> {
 
     /// The one that has waited longest.
     pub(crate) fn first(&self) -> Option<&Waiter<N>> {
-        // SAFETY: I1 - what is in the ring is in a frame that waits.
+        // SAFETY: I1 - what is in the ring belongs to a wait.
         unsafe { self.first.as_ref() }
     }
 

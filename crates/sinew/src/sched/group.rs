@@ -940,13 +940,20 @@ impl Group {
         self.spared.insert(worker);
     }
 
-    /// Has a worker, an idle one if there is one, try once more for the fibers that starve here.
+    /// Has a worker that sleeps try once more for the fibers that starve here; if none does, whoever comes to it first.
     #[cold]
     pub(crate) fn ask_for_starved(&self) {
-        let worker = self.idle.sleeping().iter().next().unwrap_or(0);
-        // Whether it was there is nobody's concern: it owes a look now. The fences of its slot make that known to it.
-        let _ = self.spared.remove(worker);
-        self.seats[worker].wake();
+        // They owe a look now. The fences of their slots make that known to them.
+        match self.idle.sleeping().iter().next() {
+            Some(worker) => {
+                let _ = self.spared.remove(worker);
+                self.seats[worker].wake();
+            }
+            None => {
+                self.forget_spared();
+                self.seats().iter().for_each(|seat| seat.wake());
+            }
+        }
     }
 
     /// Every worker is to look once more what it can spare.

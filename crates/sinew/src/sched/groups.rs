@@ -251,17 +251,17 @@ impl Groups {
     /// Has a worker of each other group look after its own starved fibers: nothing may be left that could give one a stack.
     #[cold]
     pub(crate) fn pass_stacks_on(&self, from: &Group) {
-        self.starving_beside(from).for_each(|group| group.seats()[0].wake());
+        self.starving_beside(Some(from)).for_each(|group| group.seats()[0].wake());
     }
 
-    fn starving_beside(&self, from: &Group) -> impl Iterator<Item = &Group> {
-        self.all.iter().filter(move |group| !std::ptr::eq(*group, from) && group.has_starved())
+    fn starving_beside(&self, from: Option<&Group>) -> impl Iterator<Item = &Group> {
+        self.all.iter().filter(move |group| group.has_starved() && !from.is_some_and(|from| std::ptr::eq(*group, from)))
     }
 
-    /// Has a worker of each other group try for its own starved fibers: one of `from` has handed stacks out, and some may be left. Only for that: two groups that asked each other for
+    /// Has a worker of each group, but not of `from`, try for its own starved fibers: stacks were handed out, and some may be left. Only for that: two groups that asked each other for
     /// no reason would never rest.
     #[inline]
-    pub(crate) fn ask_for_starved(&self, from: &Group) {
+    pub(crate) fn ask_for_starved(&self, from: Option<&Group>) {
         if self.has_starved() {
             self.starving_beside(from).for_each(Group::ask_for_starved);
         }

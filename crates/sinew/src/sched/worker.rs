@@ -198,6 +198,8 @@ pub(crate) struct Worker {
     wound_up: Cell<bool>,
     /// A stack was given back while fibers waited for one.
     feed: Cell<bool>,
+    /// It has handed stacks out, and told nobody.
+    untold: Cell<bool>,
     /// The stack of a fiber that was ended without having run; the loop finds out whose it is.
     left_stack: Cell<Option<Stack>>,
     /// The innermost region in which the current fiber must not suspend. No other fiber runs before it is left.
@@ -293,6 +295,7 @@ impl Worker {
             deferred: Cell::new(false),
             wound_up: Cell::new(false),
             feed: Cell::new(false),
+            untold: Cell::new(false),
             left_stack: Cell::new(None),
             region: Cell::new(None),
             alarm_ns: Cell::new(0),
@@ -672,6 +675,9 @@ impl Worker {
         if !control.is_started() {
             if !self.start(control) {
                 return;
+            }
+            if self.groups.has_starved() {
+                self.spare_rest();
             }
         } else if !ptr::eq(control.home().cast(), self.seat) {
             control.move_to(ptr::from_ref(self.seat).cast());
@@ -1064,7 +1070,9 @@ impl Worker {
         let wanted = ptr::from_ref(child).cast_mut();
         // SAFETY: the caller's promise; a child taken from the deque is ours, and started before it is gone to.
         unsafe {
-            if self.budget.get() != 0 && !me.is_marked() && self.seat().children.pop_if_newest(wanted) && self.start(child) {
+            // Not where fibers wait for stacks: what is not needed of those that were taken for one is handed out by the loop alone (`stack.rs`, I2).
+            let may_go = self.budget.get() != 0 && !me.is_marked() && !self.groups.has_starved();
+            if may_go && self.seat().children.pop_if_newest(wanted) && self.start(child) {
                 self.budget.set(self.budget.get() - 1);
                 self.current.set(child);
                 self.count_unwinding();

@@ -36,7 +36,7 @@ fn a_stack_that_is_left_reaches_who_waits_for_one() {
         assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
         return;
     }
-    for (count, workers, stacks) in [(1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 3, 2)] {
+    for (count, workers, stacks) in [(1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 3, 2), (2, 1, 2), (2, 2, 2)] {
         let scenario = move || {
             fail_after(u64::MAX);
             with_groups((0..count).map(|_| plain(workers)).collect(), |groups| {
@@ -44,13 +44,28 @@ fn a_stack_that_is_left_reaches_who_waits_for_one() {
                 let ticker = begin_ticker(groups, &ends);
                 make_stacks(stacks);
                 fail_after(0);
-                let fibers: Vec<_> = (0..4).map(|i| starve(groups, i % count, if i % 2 == 0 { yield_now } else { || () })).collect();
-                fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+                let fibers: Vec<_> =
+                    (0..4).map(|i| starve(groups, i % count, if i % 2 == 0 { yield_now as fn() } else { || () })).collect();
+                // And one that keeps its stack until all others have ended, where there are two: what is idle beside it is not its worker's alone.
+                let ended = Arc::new(AtomicUsize::new(0));
+                let others = ended.clone();
+                let keeps = move || {
+                    while others.load(SeqCst) != 4 {
+                        sleep(MICRO);
+                        shuttle::thread::yield_now();
+                    }
+                };
+                let keeper = (stacks > 1).then(|| starve(groups, 0, keeps));
+                for fiber in fibers {
+                    fiber.join().unwrap();
+                    ended.fetch_add(1, SeqCst);
+                }
+                keeper.into_iter().for_each(|keeper| keeper.join().unwrap());
                 ends.store(ENDS, SeqCst);
                 ticker.join().unwrap();
             });
         };
-        let half = schedules() / 4;
+        let half = schedules() / 6;
         Runner::new(RandomScheduler::new(half), config()).run(scenario);
         Runner::new(PctScheduler::new(3, half), config()).run(scenario);
     }
@@ -86,6 +101,6 @@ fn make_stacks(count: usize) {
 }
 
 /// Spawns a fiber with a stack of the size that is rare.
-fn starve(groups: &Arc<Groups>, group: usize, body: fn()) -> JoinHandle<()> {
+fn starve(groups: &Arc<Groups>, group: usize, body: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     Builder::new().group(Group::foreground(group)).stack_size(STACK_BYTES).spawn_in(groups, body).unwrap()
 }

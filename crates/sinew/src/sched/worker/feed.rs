@@ -10,14 +10,25 @@ impl Worker {
     /// Tries again for those that found no stack, with what this worker can spare for others.
     #[cold]
     pub(super) fn feed_starved(&self) {
-        let spared = self.spare_stacks();
+        let mut spared = self.untold.take() | self.spare_stacks();
         self.group().note_spared(self.index);
-        (0..CLASSES).for_each(|class| while self.feed_one(class) {});
-        // What it has taken and not used, too.
-        if self.spare_stacks() || spared {
-            self.groups.ask_for_starved(self.group());
+        for class in 0..CLASSES {
+            while self.feed_one(class) {}
+            // What it has taken and not used, too: a larger one may be made of its mappings.
+            spared |= self.spare_stacks();
+        }
+        if spared {
+            self.groups.ask_for_starved(Some(self.group()));
         } else {
             self.groups.pass_stacks_on(self.group());
+        }
+    }
+
+    /// Hands out what came with a stack that was taken to start a fiber, while others wait for one: that fiber may run for long.
+    #[cold]
+    pub(super) fn spare_rest(&self) {
+        if self.spare_stacks() {
+            self.groups.ask_for_starved(None);
         }
     }
 
@@ -85,7 +96,7 @@ impl Worker {
             self.groups.pass_stacks_on(self.group());
             return false;
         }
-        // Once more: a stack may have been handed out while another worker held the fiber that it would have served.
+        // Once more: a stack may have been on its way from one place to another when the last one looked.
         self.feed_starved();
         !self.ready.is_empty() || self.refuse_starved()
     }

@@ -279,6 +279,8 @@ impl Worker {
             self.trim_ns.set(clock::now_ns() + TRIM_PERIOD_NS);
         } else if passed(self.trim_ns.get()) {
             stacks.share(STACKS_KEPT);
+            // Those that give their pages back are nobody's meanwhile.
+            self.untold.set(true);
             self.trim_ns.set(stack::depot().trim_unused(clock::now_ns(), TRIM_PERIOD_NS));
         }
         self.trim_ns.get()

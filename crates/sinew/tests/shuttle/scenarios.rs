@@ -48,14 +48,10 @@ pub fn explore(scenario: impl Fn() + Send + Sync + Clone + 'static) {
 /// As `explore`, one of `variants` of a scenario, which share its schedules.
 pub fn explore_one_of(variants: usize, scenario: impl Fn() + Send + Sync + Clone + 'static) {
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let half = schedules() / variants / 2;
+    let schedules = std::env::var("SINEW_SHUTTLE").ok().map_or(SCHEDULES, |n| n.parse().expect("SINEW_SHUTTLE is a number of schedules"));
+    let half = schedules / variants / 2;
     Runner::new(RandomScheduler::new(half), config()).run(scenario.clone());
     Runner::new(PctScheduler::new(3, half), config()).run(scenario);
-}
-
-/// How many schedules each scenario has.
-pub fn schedules() -> usize {
-    std::env::var("SINEW_SHUTTLE").ok().map_or(SCHEDULES, |n| n.parse().expect("SINEW_SHUTTLE is a number of schedules"))
 }
 
 /// Wakes a fiber that parks some number of times until it has ended.
@@ -309,13 +305,18 @@ fn a_lost_ring_is_noticed() {
     fails_in_a_child("scenarios::a_lost_ring_is_noticed", CHILD);
 }
 
-pub fn fails_in_a_child(test: &str, variable: &str) {
-    let child = std::process::Command::new(std::env::current_exe().unwrap())
+/// Runs one test of this binary in a child, which knows by `variable` that it is one.
+pub fn in_a_child(test: &str, variable: &str) -> std::process::Output {
+    std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(variable, "1")
         .env("RUST_BACKTRACE", "0")
         .output()
-        .unwrap();
+        .unwrap()
+}
+
+pub fn fails_in_a_child(test: &str, variable: &str) {
+    let child = in_a_child(test, variable);
     let said = String::from_utf8_lossy(&child.stderr);
     // The second: where one that runs waits for them.
     let hangs = said.contains("deadlock!") || said.contains("exceeded max_steps bound");

@@ -6,15 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use shuttle::Runner;
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
-
 use crate::fiber::stack::{Cache, Class};
 use crate::movers::begin;
 use crate::os::memory::fail_after;
 use crate::rt::runtime::{plain, with_groups};
 use crate::rt::spawn::{Builder, Group};
-use crate::scenarios::{config, schedules};
+use crate::scenarios::{explore_one_of, in_a_child};
 use crate::sched::groups::Groups;
 use crate::{JoinHandle, sleep, yield_now};
 
@@ -28,11 +25,7 @@ const MICRO: Duration = Duration::from_micros(1);
 fn a_stack_that_is_left_reaches_who_waits_for_one() {
     const CHILD: &str = "SINEW_SHUTTLE_STARVE";
     if std::env::var_os(CHILD).is_none() {
-        let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "starved::a_stack_that_is_left_reaches_who_waits_for_one", "--nocapture"])
-            .env(CHILD, "1")
-            .output()
-            .unwrap();
+        let child = in_a_child("starved::a_stack_that_is_left_reaches_who_waits_for_one", CHILD);
         assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
         return;
     }
@@ -65,9 +58,7 @@ fn a_stack_that_is_left_reaches_who_waits_for_one() {
                 ticker.join().unwrap();
             });
         };
-        let half = schedules() / 6;
-        Runner::new(RandomScheduler::new(half), config()).run(scenario);
-        Runner::new(PctScheduler::new(3, half), config()).run(scenario);
+        explore_one_of(3, scenario);
     }
 }
 

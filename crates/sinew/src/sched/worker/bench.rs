@@ -97,7 +97,9 @@ impl Worker {
         [&self.must_take, &self.deferred, &self.unannounced].into_iter().for_each(|flag| flag.set(false));
         self.pass_rest_on();
         // SAFETY: I1, I2.
-        self.untold.set(unsafe { (*self.stacks.get()).share(0) });
+        if unsafe { (*self.stacks.get()).share(0) } {
+            self.untold.set(true);
+        }
     }
 
     /// Sits out, on the bench already, until it stands in for another, or there is something for it alone.

@@ -8,7 +8,7 @@ use crate::chan::{Cause, Receiver, RecvError, Sender, bounded, broadcast, onesho
 use crate::os::lock::switching_at_locks;
 use crate::rt::runtime::with_workers;
 use crate::rt::spawn::Builder;
-use crate::scenarios::explore;
+use crate::scenarios::{explore, in_own_process};
 use crate::sched::groups::Groups;
 use crate::{JoinHandle, select, timeout, yield_now};
 
@@ -18,6 +18,7 @@ fn start<T: Send + 'static>(group: &Arc<Groups>, body: impl FnOnce() -> T + Send
 
 #[test]
 fn every_message_is_received_once_in_order() {
+    in_own_process!();
     for capacity in [0, 1, 2, usize::MAX] {
         explore(move || {
             with_workers(2, |group| {
@@ -75,6 +76,7 @@ fn meets(capacity: usize, rounds: usize, on_thread: bool) {
 
 #[test]
 fn two_that_select_in_both_directions_meet() {
+    in_own_process!();
     meets(0, 3, false);
     meets(0, 2, true);
     meets(1, 2, false);
@@ -83,6 +85,7 @@ fn two_that_select_in_both_directions_meet() {
 /// Two that select over the same two channels named in opposite orders, against two plain operations: gates are not taken crosswise.
 #[test]
 fn selects_with_channels_in_any_order_do_not_block_each_other() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let ((s1, r1), (s2, r2)) = (bounded(0), bounded(0));
@@ -109,6 +112,7 @@ fn selects_with_channels_in_any_order_do_not_block_each_other() {
 /// At every moment one of two channels can be received from: the second gets its message, or its end, before the first loses its own. No schedule takes `default`.
 #[test]
 fn a_default_is_not_taken_while_some_arm_can_be_done() {
+    in_own_process!();
     // In both orders: which arm is tried first is the same in each schedule.
     for (closes, swapped) in [(false, false), (false, true), (true, false), (true, true)] {
         explore(move || {
@@ -181,17 +185,20 @@ fn races(selects: bool) {
 
 #[test]
 fn a_send_a_deadline_and_a_cancel_have_one_winner() {
+    in_own_process!();
     races(false);
 }
 
 #[test]
 fn a_send_a_deadline_and_a_cancel_of_a_select_have_one_winner() {
+    in_own_process!();
     races(true);
 }
 
 /// As above, for the message of one that waits to send: the receiver has it, or it is given back.
 #[test]
 fn a_receive_a_deadline_and_a_cancel_have_one_winner() {
+    in_own_process!();
     for selects in [false, true] {
         explore(move || {
             with_workers(2, |group| {
@@ -228,6 +235,7 @@ fn a_receive_a_deadline_and_a_cancel_have_one_winner() {
 /// The last handle of a side goes as others come to wait there, and in selects: all learn of it.
 #[test]
 fn an_end_reaches_all_who_wait() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let (sender, receiver) = bounded::<u32>(1);
@@ -251,6 +259,7 @@ fn an_end_reaches_all_who_wait() {
 /// A oneshot against its receiver's time-out and against the end of either side.
 #[test]
 fn a_oneshot_is_received_or_given_back() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let (sender, receiver) = oneshot();
@@ -269,6 +278,7 @@ fn a_oneshot_is_received_or_given_back() {
 /// Two subscribers, one of which waits and one of which is slow, against a sender that goes on: both see all, or are told how much they missed.
 #[test]
 fn a_broadcast_reaches_every_subscriber() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let (sender, first) = broadcast(2);
@@ -305,6 +315,7 @@ fn a_broadcast_reaches_every_subscriber() {
 /// A watcher sees the last value, however its looks and the changes fall; changes by turns are not lost.
 #[test]
 fn a_watcher_sees_the_last_value() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let (sender, mut receiver) = watch(0);
@@ -336,6 +347,7 @@ fn a_watcher_sees_the_last_value() {
 /// Three take turns to modify while one of them is cancelled and another value is sent: no turn is lost, and what is there in the end is what some order of them makes.
 #[test]
 fn turns_a_cancel_and_a_send_have_an_order() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let (sender, receiver) = watch(0);

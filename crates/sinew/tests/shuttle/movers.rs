@@ -18,7 +18,7 @@ use crate::os::clock::deadline_ns;
 use crate::rt::runtime::{plain, with_groups};
 use crate::rt::spawn::{Builder, Group, Launch, flush, spawn_batch};
 use crate::rt::wait::{Cut, Me};
-use crate::scenarios::{config, explore, explore_one_of, fails_in_a_child, unpark_until_ended};
+use crate::scenarios::{config, explore, explore_one_of, fails_in_a_child, in_own_process, unpark_until_ended};
 use crate::sched::groups::Groups;
 use crate::sched::settings::{Policy, Queue, Settings, Spin};
 use crate::sched::worker::here;
@@ -48,6 +48,7 @@ pub fn begin<T: Send + 'static>(groups: &Arc<Groups>, f: impl FnOnce() -> T + Se
 
 #[test]
 fn movers_that_are_unparked_by_fibers_and_threads_go_on_once() {
+    in_own_process!();
     explore_moving(|groups| {
         let sleepers: Vec<_> = (0..2)
             .map(|_| {
@@ -71,6 +72,7 @@ fn movers_that_are_unparked_by_fibers_and_threads_go_on_once() {
 
 #[test]
 fn movers_talk_by_channels() {
+    in_own_process!();
     explore_moving(|groups| {
         let (there, here) = bounded(1);
         let (back, again) = bounded(0);
@@ -90,6 +92,7 @@ fn movers_talk_by_channels() {
 
 #[test]
 fn a_wake_a_deadline_and_a_cancel_race_for_a_mover() {
+    in_own_process!();
     explore_moving(|groups| {
         let sleeper = begin(groups, || {
             let alone = Alone::default();
@@ -111,6 +114,7 @@ fn a_wake_a_deadline_and_a_cancel_race_for_a_mover() {
 
 #[test]
 fn a_runtime_that_is_stopped_at_any_moment_ends_its_movers() {
+    in_own_process!();
     explore_moving(|groups| {
         for i in 0..4 {
             let waits = move || match i {
@@ -138,6 +142,7 @@ fn a_runtime_that_is_stopped_at_any_moment_ends_its_movers() {
 
 #[test]
 fn movers_and_settled_fibers_share_their_workers() {
+    in_own_process!();
     for queue in [Queue::Shared, Queue::Stealing] {
         explore_one_of(3, move || {
             with_groups(vec![Settings { queue, ..plain(2) }], |groups| {
@@ -170,6 +175,7 @@ fn movers_and_settled_fibers_share_their_workers() {
 /// Two groups of one worker, each of which steals from the other. The worker of the first computes until all that may leave has left and ended: behind a pinned head, which stays.
 #[test]
 fn a_group_that_is_busy_is_stolen_from_behind_a_pinned_head() {
+    in_own_process!();
     for (queue, migrates) in [(Queue::Shared, false), (Queue::Stealing, false), (Queue::Shared, true), (Queue::Stealing, true)] {
         explore_one_of(3, move || {
             let group = |other| Settings { queue, migrates, victims: vec![(other, 4)], ..plain(1) };
@@ -201,6 +207,7 @@ fn a_group_that_is_busy_is_stolen_from_behind_a_pinned_head() {
 /// Fibers that hold their worker until all of them run: as many workers must have come.
 #[test]
 fn workers_come_until_all_that_is_ready_runs() {
+    in_own_process!();
     for (queue, migrates) in [(Queue::Shared, false), (Queue::Stealing, false), (Queue::Stealing, true)] {
         explore_one_of(3, move || {
             let settings = Settings { queue, migrates, workers_min: 1, ..plain(3) };
@@ -231,6 +238,7 @@ fn workers_come_until_all_that_is_ready_runs() {
 /// A stop at any moment while workers are being started: each of them leaves, and each fiber runs or is refused.
 #[test]
 fn a_stop_races_with_workers_that_come() {
+    in_own_process!();
     explore(|| {
         with_groups(vec![Settings { workers_min: 1, ..plain(3) }], |groups| {
             for _ in 0..3 {
@@ -242,6 +250,7 @@ fn a_stop_races_with_workers_that_come() {
 
 #[test]
 fn a_dispatched_fiber_runs_before_its_maker_goes_on() {
+    in_own_process!();
     for (queue, migrates, policy) in
         [(Queue::Shared, false, Policy::Balance), (Queue::Stealing, false, Policy::Affinity), (Queue::Stealing, true, Policy::Affinity)]
     {
@@ -271,6 +280,7 @@ fn a_dispatched_fiber_runs_before_its_maker_goes_on() {
 /// What is queued quietly by a thread runs after a flush at the latest, also if all workers sleep.
 #[test]
 fn what_was_queued_quietly_runs_after_a_flush() {
+    in_own_process!();
     for queue in [Queue::Shared, Queue::Stealing] {
         explore_one_of(3, move || {
             with_groups(vec![Settings { queue, ..plain(2) }], |groups| {
@@ -295,6 +305,7 @@ fn what_was_queued_quietly_runs_after_a_flush() {
 /// A worker with many fibers of its own leaves unstarted ones to a lighter one; a mover that was woken there meanwhile is not forgotten.
 #[test]
 fn a_mover_woken_at_a_heavy_worker_runs() {
+    in_own_process!();
     explore(|| {
         // One that polls would take it over in the end.
         with_groups(vec![Settings { spin: Spin::Never, policy: Policy::Balance, ..plain(2) }], |groups| {
@@ -375,6 +386,7 @@ fn a_watcher_gets_something_to_run(groups: &Arc<Groups>, places: [usize; 3]) {
 /// In one group, and in groups that steal from each other.
 #[test]
 fn a_watch_is_passed_on() {
+    in_own_process!();
     for spin in [Spin::Never, Spin::Fixed(MICRO * 5)] {
         explore_one_of(4, move || {
             with_groups(vec![Settings { spin, ..plain(3) }], |groups| a_watcher_gets_something_to_run(groups, [0; 3]));
@@ -389,6 +401,7 @@ fn a_watch_is_passed_on() {
 /// A fiber that was woken last on the only worker of its group, which another fiber then holds, is taken by the other group, whatever that does meanwhile.
 #[test]
 fn a_fiber_woken_last_leaves_a_group_that_is_held() {
+    in_own_process!();
     for spin in [Spin::Never, Spin::Fixed(MICRO * 5)] {
         explore_one_of(2, move || {
             let group = |other| Settings { spin, victims: vec![(other, 4)], ..plain(1) };
@@ -493,6 +506,7 @@ fn answers_at_the_roam(groups: &Arc<Groups>) {
 
 #[test]
 fn answers_at_the_roam_reach_fibers_that_move() {
+    in_own_process!();
     explore_moving(answers_at_the_roam);
 }
 
@@ -531,6 +545,7 @@ fn deadlines_at_the_roam(groups: &Arc<Groups>) {
 
 #[test]
 fn a_deadline_at_the_roam_comes_and_ends_one_wait() {
+    in_own_process!();
     explore_moving(deadlines_at_the_roam);
 }
 
@@ -573,6 +588,7 @@ fn answers_behind_one_that_holds(groups: &Arc<Groups>, quiet: bool) {
 
 #[test]
 fn a_worker_comes_to_look_at_the_roam() {
+    in_own_process!();
     for (queue, quiet) in [(Queue::Shared, true), (Queue::Stealing, true), (Queue::Stealing, false)] {
         explore_one_of(3, move || {
             let settings = Settings { workers_min: 1, ..moving(2, queue, false) };

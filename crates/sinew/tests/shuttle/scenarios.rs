@@ -25,8 +25,8 @@ const SCHEDULES: usize = 600;
 
 /// A lost wake-up spins in the futex for ever: far fewer steps than this are needed otherwise.
 const STEPS_MAX: usize = 200_000;
-/// Steps more for each block that the process has ever used: who stops a runtime looks at all of them, and so does each of its workers that still has fibers which may move, beside others that go on meanwhile. There are tens of thousands in
-/// the end: each schedule loses that of its main thread, as shuttle ends the thread-local that names it before the one that gives it up. Five looks at 40,000 are all that 200,000 steps allow for.
+/// Steps more for each block that the process has ever used: who stops a runtime looks at all of them, and so does each of its workers that still has fibers which may move, beside others that go on meanwhile. Each schedule loses that of
+/// its main thread, as shuttle ends the thread-local that names it before the one that gives it up.
 const WALKS_MAX: usize = 16;
 
 pub fn config() -> Config {
@@ -37,9 +37,32 @@ pub fn config() -> Config {
     config
 }
 
-/// One exploration at a time: the library's statics (pools of blocks, seats, stacks) are shared by the process, and shuttle's atomics in them are
-/// for one thread.
-static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+/// Runs the rest of a test in a process of its own. The library's statics (pools of blocks, seats, stacks) are the process's: shuttle's atomics in them are for one thread, and whatever an exploration leaves in them, all later ones look at
+/// again. (One after the other in one process took 312 s, so they take 48 s, on two cores.)
+macro_rules! in_own_process {
+    () => {
+        fn here() {}
+        if crate::scenarios::passed_in_own_process(std::any::type_name_of_val(&here)) {
+            return;
+        }
+    };
+}
+pub(crate) use in_own_process;
+
+/// Set in a child that a test has started.
+const OWN_PROCESS: &str = "SINEW_SHUTTLE_OWN_PROCESS";
+
+/// Whether this is the harness, and the test has passed in a child; `here` is the path of a function within it.
+pub fn passed_in_own_process(here: &str) -> bool {
+    if std::env::var_os(OWN_PROCESS).is_some() {
+        return false;
+    }
+    let test = here.strip_suffix("::here").and_then(|path| Some(path.split_once("::")?.1)).unwrap();
+    let child = in_a_child(test, OWN_PROCESS);
+    let [out, err] = [&child.stdout, &child.stderr].map(|said| String::from_utf8_lossy(said));
+    assert!(child.status.success() && out.contains("1 passed"), "{out}{err}");
+    true
+}
 
 pub fn explore(scenario: impl Fn() + Send + Sync + Clone + 'static) {
     explore_one_of(1, scenario);
@@ -47,7 +70,7 @@ pub fn explore(scenario: impl Fn() + Send + Sync + Clone + 'static) {
 
 /// As `explore`, one of `variants` of a scenario, which share its schedules.
 pub fn explore_one_of(variants: usize, scenario: impl Fn() + Send + Sync + Clone + 'static) {
-    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    assert!(std::env::var_os(OWN_PROCESS).is_some(), "a test that explores begins with `in_own_process!()`");
     let schedules = std::env::var("SINEW_SHUTTLE").ok().map_or(SCHEDULES, |n| n.parse().expect("SINEW_SHUTTLE is a number of schedules"));
     let half = schedules / variants / 2;
     Runner::new(RandomScheduler::new(half), config()).run(scenario.clone());
@@ -65,6 +88,7 @@ pub fn unpark_until_ended(sleeper: JoinHandle<()>) {
 
 #[test]
 fn fibers_spawned_from_outside_and_from_fibers_all_end() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let ended = Arc::new(AtomicUsize::new(0));
@@ -94,6 +118,7 @@ fn fibers_spawned_from_outside_and_from_fibers_all_end() {
 /// Claim: a batch is queued by one claim of the queue: nothing comes between two of its fibers, though another batch is made at the same moment.
 #[test]
 fn batches_that_are_made_at_once_do_not_mix() {
+    in_own_process!();
     const FIBERS: usize = 8;
     explore(|| {
         // One worker begins what fibers of two others make, in the order of its queue.
@@ -119,6 +144,7 @@ fn batches_that_are_made_at_once_do_not_mix() {
 
 #[test]
 fn an_unpark_from_a_thread_or_a_fiber_is_never_lost() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let sleepers: Vec<_> = (0..2)
@@ -145,6 +171,7 @@ fn an_unpark_from_a_thread_or_a_fiber_is_never_lost() {
 
 #[test]
 fn a_fiber_runs_on_one_worker_at_a_time_and_always_on_the_same() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let handles: Vec<_> = (0..3)
@@ -168,6 +195,7 @@ fn a_fiber_runs_on_one_worker_at_a_time_and_always_on_the_same() {
 
 #[test]
 fn a_scope_outlives_its_children_under_every_schedule() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let body = || {
@@ -189,6 +217,7 @@ fn a_scope_outlives_its_children_under_every_schedule() {
 
 #[test]
 fn a_wake_against_its_timeout_has_one_winner() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let sleeper = Builder::new()
@@ -209,6 +238,7 @@ fn a_wake_against_its_timeout_has_one_winner() {
 
 #[test]
 fn a_group_stopped_at_any_moment_runs_or_refuses_every_fiber() {
+    in_own_process!();
     explore(|| {
         let handles = Arc::new(std::sync::Mutex::new(Vec::new()));
         with_workers(2, |group| {
@@ -232,6 +262,7 @@ fn a_group_stopped_at_any_moment_runs_or_refuses_every_fiber() {
 /// Two fibers of one worker and a third elsewhere that each wait for the other two: no order of wakes leaves one behind.
 #[test]
 fn fibers_that_wait_for_each_other_meet() {
+    in_own_process!();
     explore(|| {
         with_workers(3, |group| {
             let arrived = Arc::new(AtomicUsize::new(0));
@@ -259,6 +290,7 @@ fn fibers_that_wait_for_each_other_meet() {
 
 #[test]
 fn the_lock_lets_one_in_and_leaves_nobody_asleep() {
+    in_own_process!();
     explore(|| {
         let lock = Arc::new(crate::os::real_lock::Lock::new((0u32, false)));
         let threads: Vec<_> = (0..3)
@@ -309,7 +341,7 @@ fn a_lost_ring_is_noticed() {
 pub fn in_a_child(test: &str, variable: &str) -> std::process::Output {
     std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
-        .env(variable, "1")
+        .envs([(OWN_PROCESS, "1"), (variable, "1")])
         .env("RUST_BACKTRACE", "0")
         .output()
         .unwrap()
@@ -387,12 +419,14 @@ impl Asked {
 
 #[test]
 fn answers_and_mail_reach_a_worker_that_sleeps_at_its_source() {
+    in_own_process!();
     explore(answers_and_mail);
 }
 
 /// A cancel of the owner races its scope as it opens, fills with children that park, and closes: all children end.
 #[test]
 fn a_cancel_reaches_every_fiber_of_a_scope_whenever_it_comes() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let owner = Builder::new()
@@ -420,6 +454,7 @@ fn a_cancel_reaches_every_fiber_of_a_scope_whenever_it_comes() {
 /// A deadline, an unpark and a cancel race one park in a time-out: the park ends, once, and `Elapsed` is told if and only if the deadline ended it.
 #[test]
 fn a_timeout_tells_the_truth_whoever_wins() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let fiber = Builder::new()
@@ -443,6 +478,7 @@ fn a_timeout_tells_the_truth_whoever_wins() {
 /// cancelled nor late comes to its end too.
 #[test]
 fn a_wait_for_a_future_ends_whoever_wins() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let signal: Arc<(AtomicUsize, std::sync::Mutex<Option<Waker>>)> = Arc::default();
@@ -482,6 +518,7 @@ fn a_wait_for_a_future_ends_whoever_wins() {
 /// Timers are armed, fire, are cancelled by another fiber and are dropped by the end of their group: each callback runs once or was stopped, and is dropped once.
 #[test]
 fn a_timer_runs_once_or_is_stopped_whenever_it_is_cancelled() {
+    in_own_process!();
     struct Gone(Arc<AtomicUsize>);
     impl Drop for Gone {
         fn drop(&mut self) {
@@ -520,6 +557,7 @@ fn a_timer_runs_once_or_is_stopped_whenever_it_is_cancelled() {
 /// Jobs come as idle threads time out and leave, and as the group is stopped: each is done once, and no thread stays.
 #[test]
 fn every_blocking_job_is_done_and_every_thread_leaves() {
+    in_own_process!();
     explore(|| {
         with_pool(2, 2, 20_000, |group| {
             let done = Arc::new(AtomicUsize::new(0));
@@ -544,6 +582,7 @@ fn every_blocking_job_is_done_and_every_thread_leaves() {
 /// Fibers that wait for nothing but a cancel, as the group is stopped: by workers that run them, lie down, or sleep. All end.
 #[test]
 fn a_stop_reaches_every_worker_and_every_fiber() {
+    in_own_process!();
     explore(|| {
         with_workers(1, |group| {
             let parks = Arc::new(AtomicUsize::new(0));

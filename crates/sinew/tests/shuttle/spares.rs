@@ -20,7 +20,7 @@ use crate::rt::context::pin;
 use crate::rt::runtime::with_groups;
 use crate::rt::spawn::Builder;
 use crate::rt::wait::{Cut, Me};
-use crate::scenarios::{config, explore_one_of, fails_in_a_child};
+use crate::scenarios::{config, explore_one_of, fails_in_a_child, in_own_process};
 use crate::sched::groups::Groups;
 use crate::sched::settings::{Queue, Settings};
 use crate::sched::worker::{Worker, here};
@@ -37,6 +37,7 @@ const LET_GO: usize = 1_000;
 /// Claim: fibers that hold all workers hold nobody else: a spare stands in for each, and all sit out or leave in the end. By fibers that keep their threads until another has run, which waits behind them.
 #[test]
 fn spares_stand_in_for_workers_that_are_held() {
+    in_own_process!();
     for (workers, hogs, queue) in [(1, 1, Queue::Stealing), (1, 2, Queue::Shared), (2, 2, Queue::Stealing)] {
         let settings = move || Settings { spares: 2, ..moving(workers, queue, false) };
         explore_one_of(3, move || {
@@ -211,6 +212,7 @@ fn with_spares(workers: usize, spares: usize, queue: Queue) -> Vec<Settings> {
 
 #[test]
 fn a_wake_a_deadline_and_a_cancel_race_on_a_spare() {
+    in_own_process!();
     let met = Arc::new(Met::default());
     for (workers, queue) in [(1, Queue::Stealing), (1, Queue::Shared), (2, Queue::Stealing)] {
         let met = met.clone();
@@ -259,6 +261,7 @@ fn a_sleeper_behind_one_that_holds(groups: &Arc<Groups>, met: &Met) {
 
 #[test]
 fn a_deadline_comes_though_its_spare_is_held() {
+    in_own_process!();
     let met = Arc::new(Met::default());
     for (workers, spares, queue) in [(2, 1, Queue::Stealing), (2, 2, Queue::Shared), (1, 2, Queue::Stealing)] {
         let met = met.clone();
@@ -272,6 +275,7 @@ fn a_deadline_comes_though_its_spare_is_held() {
 /// Deadlines of several fibers on spares, armed in any order, one of which never comes: each of the others does, though nothing else happens.
 #[test]
 fn deadlines_on_spares_come_in_any_order() {
+    in_own_process!();
     let met = Arc::new(Met::default());
     for (spares, queue) in [(1, Queue::Stealing), (2, Queue::Shared)] {
         let met = met.clone();
@@ -312,6 +316,7 @@ fn deadlines_on_spares_come_in_any_order() {
 /// One that is pinned goes on at the spare on which it waits, which is recalled for it.
 #[test]
 fn who_is_pinned_to_a_spare_goes_on_there() {
+    in_own_process!();
     let met = Arc::new(Met::default());
     let told = met.clone();
     explore_one_of(2, move || {
@@ -354,6 +359,7 @@ fn who_is_pinned_to_a_spare_goes_on_there() {
 /// A stop at any moment while fibers wait on spares, with deadlines that are near and far, ends all of them.
 #[test]
 fn a_runtime_that_is_stopped_ends_those_that_sleep_on_spares() {
+    in_own_process!();
     let met = Arc::new(Met::default());
     for (workers, queue) in [(1, Queue::Stealing), (2, Queue::Shared)] {
         let met = met.clone();

@@ -1,6 +1,6 @@
 //! Fibers that find no stack, and get one that another has left.
 //!
-//! Memory is refused to the whole process, so each claim is tried in a child: this test binary again, with one test selected.
+//! Memory is refused to the whole process, which is the test's own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -11,7 +11,7 @@ use crate::movers::begin;
 use crate::os::memory::fail_after;
 use crate::rt::runtime::{plain, with_groups};
 use crate::rt::spawn::{Builder, Group};
-use crate::scenarios::{explore_one_of, in_a_child};
+use crate::scenarios::{explore_one_of, in_own_process};
 use crate::sched::groups::Groups;
 use crate::{JoinHandle, sleep, yield_now};
 
@@ -23,12 +23,7 @@ const MICRO: Duration = Duration::from_micros(1);
 /// fewer stacks than they are; in one group, and in two that steal from each other.
 #[test]
 fn a_stack_that_is_left_reaches_who_waits_for_one() {
-    const CHILD: &str = "SINEW_SHUTTLE_STARVE";
-    if std::env::var_os(CHILD).is_none() {
-        let child = in_a_child("starved::a_stack_that_is_left_reaches_who_waits_for_one", CHILD);
-        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
-        return;
-    }
+    in_own_process!();
     for (count, workers, stacks) in [(1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 3, 2), (2, 1, 2), (2, 2, 2)] {
         let scenario = move || {
             fail_after(u64::MAX);

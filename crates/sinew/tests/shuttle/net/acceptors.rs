@@ -21,7 +21,7 @@ use crate::os::lock::switching_at_locks;
 use crate::rt::io::Descriptor;
 use crate::rt::runtime::{plain, with_rings};
 use crate::rt::spawn::{Builder, Group};
-use crate::scenarios::{config, explore, explore_one_of, fails_in_a_child};
+use crate::scenarios::{config, explore, explore_one_of, fails_in_a_child, in_own_process};
 use crate::sched::groups::Groups;
 use crate::{Cancelled, JoinHandle, park, timeout};
 
@@ -124,6 +124,7 @@ fn all_are_served() {
 
 #[test]
 fn every_connection_finds_an_acceptor_and_every_acceptor_a_connection() {
+    in_own_process!();
     explore(all_are_served);
     switching_at_locks(|| explore_one_of(2, all_are_served));
 }
@@ -175,6 +176,7 @@ fn cuts(cancelled: usize, late: usize, patient_at: usize) -> impl Fn() + Send + 
 
 #[test]
 fn who_is_cancelled_or_late_leaves_nobody_behind() {
+    in_own_process!();
     for (cancelled, late, patient_at) in [(1, 0, 1), (2, 0, 2), (0, 1, 1), (0, 2, 2), (1, 1, 2), (1, 1, 1)] {
         explore_one_of(3, cuts(cancelled, late, patient_at));
         switching_at_locks(|| explore_one_of(6, cuts(cancelled, late, patient_at)));
@@ -223,6 +225,7 @@ fn all_are_short() {
 
 #[test]
 fn who_has_no_descriptor_keeps_the_connection_from_nobody() {
+    in_own_process!();
     explore(one_is_short);
     explore(all_are_short);
 }
@@ -230,6 +233,7 @@ fn who_has_no_descriptor_keeps_the_connection_from_nobody() {
 /// Claim: a listener that is shut down ends all who wait, of all workers, the first and those behind.
 #[test]
 fn a_listener_that_is_shut_ends_all_who_wait() {
+    in_own_process!();
     explore(|| {
         let door = Door::open();
         with_worker_each::<2>(|groups| {
@@ -247,6 +251,7 @@ fn a_listener_that_is_shut_ends_all_who_wait() {
 /// Claim: the end of the runtime ends all who wait, and leaves nothing in a ring.
 #[test]
 fn a_runtime_that_ends_ends_all_who_accept() {
+    in_own_process!();
     explore(|| {
         let door = Door::open();
         let served = Arc::new(AtomicUsize::new(0));
@@ -298,6 +303,7 @@ fn one_is_held() {
 
 #[test]
 fn a_worker_that_is_held_keeps_connections_from_no_other() {
+    in_own_process!();
     explore(one_is_held);
 }
 

@@ -13,7 +13,7 @@ use super::semaphore::Semaphore;
 use crate::os::clock;
 use crate::rt::runtime::with_workers;
 use crate::rt::spawn::{Builder, JoinHandle};
-use crate::scenarios::explore;
+use crate::scenarios::{explore, in_own_process};
 use crate::sched::groups::Groups;
 use crate::yield_now;
 
@@ -30,6 +30,7 @@ fn fibers<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
 /// Fibers of two workers wait, one of them for a while only; a fiber and the thread notify: who was notified, and no other, says so, and has the mutex.
 #[test]
 fn a_condvar_s_wait_against_notifications_and_a_timeout() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let shared: Arc<(Mutex<usize>, Condvar)> = Arc::default();
@@ -65,6 +66,7 @@ fn a_condvar_s_wait_against_notifications_and_a_timeout() {
 /// Three meet again and again: each time one leads, and nobody is a time ahead.
 #[test]
 fn a_barrier_is_used_again() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let (barrier, leaders) = (Arc::new(Barrier::new(3)), Arc::new(AtomicUsize::new(0)));
@@ -90,6 +92,7 @@ fn a_barrier_is_used_again() {
 /// One of three that meet may give up; then another comes for it. All patient ones get through.
 #[test]
 fn one_that_gives_up_at_a_barrier_does_not_count() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let barrier = Arc::new(Barrier::new(2));
@@ -112,6 +115,7 @@ fn one_that_gives_up_at_a_barrier_does_not_count() {
 /// Fibers push, urgently or not, one cancels its task, one stops: every task that was taken is executed or was cancelled, one at a time, and the stop is told last.
 #[test]
 fn an_execution_queue_loses_no_task_and_is_told_of_its_stop_last() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let (executed, inside) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
@@ -168,6 +172,7 @@ fn an_execution_queue_loses_no_task_and_is_told_of_its_stop_last() {
 /// Waiters of both kinds at one event, one of which gives up and comes again.
 #[test]
 fn an_event_leaves_nobody_behind() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let event = Arc::new(Event::new());
@@ -193,6 +198,7 @@ fn an_event_leaves_nobody_behind() {
 /// Fibers and a thread want one or two of two permits, one gives up: no more are inside than there are permits, and none is lost.
 #[test]
 fn a_semaphore_keeps_its_permits() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let (semaphore, inside) = (Arc::new(Semaphore::new(2)), Arc::new(AtomicUsize::new(0)));
@@ -218,6 +224,7 @@ fn a_semaphore_keeps_its_permits() {
 /// Readers and writers of two workers and a thread, some of which give up or become readers.
 #[test]
 fn a_rwlock_has_readers_or_a_writer_and_forgets_nobody() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let shared = Arc::new((RawRwLock::unlocked(), AtomicUsize::new(0), AtomicUsize::new(0)));
@@ -272,6 +279,7 @@ fn a_rwlock_has_readers_or_a_writer_and_forgets_nobody() {
 /// Waits with deadlines against wakes and requeues between two futexes: each wait has one outcome, and as many were woken as the wakes say.
 #[test]
 fn a_futex_s_wakes_requeues_and_timeouts_are_counted_once() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let both = Arc::new((Futex::new(0), Futex::new(0)));

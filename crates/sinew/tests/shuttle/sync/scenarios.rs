@@ -5,13 +5,14 @@ use super::raw_mutex::RawMutex;
 use crate::os::clock;
 use crate::rt::runtime::with_workers;
 use crate::rt::spawn::Builder;
-use crate::scenarios::explore;
+use crate::scenarios::{explore, in_own_process};
 use crate::yield_now;
 use std::time::Duration;
 
 /// Fibers of two workers and a thread, some of which give up: one is inside at a time, and none is left behind.
 #[test]
 fn a_mutex_has_one_owner_and_forgets_nobody() {
+    in_own_process!();
     explore(|| {
         with_workers(2, |group| {
             let (lock, inside) = (Arc::new(RawMutex::unlocked()), Arc::new(AtomicUsize::new(0)));

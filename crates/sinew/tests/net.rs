@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use common::held::Cast;
-use common::{On, pair, poll_until, until};
+use common::{On, await_until, pair, poll_until, until};
 use sinew::net::unix::{UnixDatagram, UnixListener, UnixStream};
 use sinew::net::{TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use sinew::{Io, Runtime, scope};
@@ -65,6 +65,70 @@ fn what_is_written_is_read() {
             .collect();
         clients.into_iter().for_each(|client| client.join().unwrap());
         server.join().unwrap();
+    });
+}
+
+/// Claim: in a crowd, in which the ring is told of receives little by little, each byte is echoed once and in order, whether its reader waits for good, has a time-out that is over again and again, or is one of many that are cancelled.
+#[test]
+fn a_crowd_is_served_whoever_gives_up_meanwhile() {
+    const CONNECTIONS: usize = 120;
+    const ROUNDS: u8 = 20;
+    on_all(|| {
+        let (near, far): (Vec<_>, Vec<_>) = (0..CONNECTIONS).map(|_| std::os::unix::net::UnixStream::pair().unwrap()).unzip();
+        let servers: Vec<_> = near
+            .into_iter()
+            .enumerate()
+            .map(|(i, stream)| {
+                let mut stream = UnixStream::from(stream);
+                stream.set_read_timeout((i % 3 == 1).then_some(Duration::from_micros(50))).unwrap();
+                sinew::spawn(move || {
+                    let (mut byte, mut echoed) = ([0], 0);
+                    loop {
+                        match stream.read(&mut byte) {
+                            Ok(1) => stream.write_all(&byte).unwrap(),
+                            Err(error) if i % 3 == 1 => {
+                                assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                                sinew::yield_now();
+                                continue;
+                            }
+                            ended => break (echoed, ended.map_err(|error| error.kind())),
+                        }
+                        echoed += 1;
+                    }
+                })
+            })
+            .collect();
+        // All bytes of a round are there at once, written by a thread while the workers are held.
+        let (asks, asked) = std::sync::mpsc::channel();
+        let (tells, told) = std::sync::mpsc::channel();
+        let client = std::thread::spawn(move || {
+            for round in asked {
+                far.iter().for_each(|mut stream| stream.write_all(&[round]).unwrap());
+                tells.send(()).unwrap();
+                for (i, mut stream) in far.iter().enumerate() {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).unwrap();
+                    assert_eq!(byte, [round], "{i}");
+                }
+                tells.send(()).unwrap();
+            }
+        });
+        for round in 0..ROUNDS {
+            asks.send(round).unwrap();
+            told.recv().unwrap();
+            await_until("all are echoed", || told.try_recv().is_ok());
+        }
+        // These are told so, unless the end of the stream comes first.
+        servers.iter().skip(2).step_by(3).for_each(|server| server.fiber().cancel());
+        drop(asks);
+        client.join().unwrap();
+        for (i, server) in servers.into_iter().enumerate() {
+            let (echoed, ended) = server.join().unwrap();
+            assert_eq!(echoed, ROUNDS, "{i}");
+            if i % 3 != 2 {
+                assert_eq!(ended, Ok(0), "{i}");
+            }
+        }
     });
 }
 

@@ -628,6 +628,10 @@ fn give_up(worker: &Worker, control: &Control, completion: &Completion, why: At)
     let mut pause_ns = GIVE_UP_PAUSE_NS;
     while completion.result().is_none() {
         with_ring(worker, |ring| ring.cancel(completion));
+        // One that was held is told by that, and may be answered.
+        if completion.result().is_some() {
+            break;
+        }
         control.note_why(Why::At(why));
         control.state.begin_wait();
         // SAFETY: F2 - `control` is the fiber that runs here; the ring's answer or the deadline ends the wait.

@@ -480,7 +480,7 @@ impl Worker {
             if !source.has_found() && !self.has_own() && !self.has_work() {
                 return;
             }
-            source.look(turns, self.backlog.get() != 0, &woken)
+            source.look(turns, self.backlog.get() != 0, self.ready.len(), &woken)
         };
         ready_all(&woken);
         if asked {

@@ -606,7 +606,7 @@ pub mod source {
             }
         }
 
-        pub fn look(&mut self, _turns: u32, _has_backlog: bool, woken: &List<Control>) -> bool {
+        pub fn look(&mut self, _turns: u32, _has_backlog: bool, _ready: usize, woken: &List<Control>) -> bool {
             match self {
                 Source::Uring(ring) => ring.look(woken),
                 Source::Epoll(asked) => asked.look(woken),

@@ -20,15 +20,13 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::Ordering::Relaxed;
 
 use io_uring::squeue::Entry;
 use io_uring::types::{Fd, Timespec};
 use io_uring::{IoUring, cqueue, opcode};
 
 use super::source::lost;
-use crate::base::list::{Linked, List};
-use crate::base::prefetch::prefetch;
+use crate::base::list::List;
 use crate::fiber::Control;
 use crate::fiber::state::Cause;
 use crate::os::bell::Bell;
@@ -49,9 +47,6 @@ const TOLD_MIN: usize = if cfg!(debug_assertions) { 2 } else { 8 };
 const TELL_NS: u64 = 2_000;
 /// And never more than this, since all else waits meanwhile: some 300 us.
 const TOLD_MAX: usize = 256;
-/// Cache lines of a stack that are asked for when its fiber's receive is done. By measurement: 2 gain nothing, 16 no more.
-const STACK_LINES: usize = 8;
-
 /// `user_data` of a cancel: its own result says nothing (the operation's does).
 const NOBODY: u64 = 0;
 /// `user_data` of the watch over the bell.
@@ -340,9 +335,6 @@ impl Uring {
             self.send(ENTER_GETEVENTS);
         }
         self.reap();
-        if self.is_crowded {
-            fetch_stacks(&self.woken);
-        }
         self.looked_ns = if self.held.len == 0 { 0 } else { clock::now_ns() };
         woken.append(&self.woken);
     }
@@ -394,16 +386,6 @@ impl Uring {
         if bell_is_gone {
             self.watch_bell();
         }
-    }
-}
-
-/// Asks the cache for the frames in which these fibers wait: in a crowd that is held back, all run soon. In a row, so that the look-ups of their pages overlap.
-fn fetch_stacks(woken: &List<Control>) {
-    let mut at = woken.first();
-    // SAFETY: F1 - claimed fibers are ours, and in this list, until they are made ready.
-    while let Some(control) = unsafe { at.as_ref() } {
-        (0..STACK_LINES).for_each(|line| prefetch(control.sp().wrapping_add(64 * line)));
-        at = control.link().load(Relaxed);
     }
 }
 

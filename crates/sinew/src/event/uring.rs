@@ -45,8 +45,9 @@ const READY_ENOUGH: usize = if cfg!(debug_assertions) { 8 } else { 64 };
 const TOLD_MIN: usize = if cfg!(debug_assertions) { 2 } else { 8 };
 /// And one for each so long that it was since the last look, where fibers compute or block for long: about what it takes to tell one.
 const TELL_NS: u64 = 2_000;
-/// And never more than this, since all else waits meanwhile: some 300 us.
+/// And never more than this, since all else waits meanwhile. Arbitrary: half a millisecond by that.
 const TOLD_MAX: usize = 256;
+
 /// `user_data` of a cancel: its own result says nothing (the operation's does).
 const NOBODY: u64 = 0;
 /// `user_data` of the watch over the bell.

@@ -628,7 +628,7 @@ fn give_up(worker: &Worker, control: &Control, completion: &Completion, why: At)
     let mut pause_ns = GIVE_UP_PAUSE_NS;
     while completion.result().is_none() {
         with_ring(worker, |ring| ring.cancel(completion));
-        // One that was held is told by that, and may be answered.
+        // Where the ring was full, it was entered on the way, and may have answered.
         if completion.result().is_some() {
             break;
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::instance::{Instance, create};
 use super::readiness::{Direction, Readiness, Told};
-use super::source::{SOURCE_GAP_NS, SOURCE_TURNS, STACKS_KNOWN, lost};
+use super::source::{SOURCE_GAP_NS, SOURCE_TURNS, lost};
 use crate::base::list::{Linked, List};
 use crate::base::prefetch::prefetch;
 use crate::fiber::{Control, Kind};
@@ -23,6 +23,9 @@ const EVENTS: usize = 256;
 
 /// The cache is asked so many events ahead for what one tells of.
 const AHEAD: usize = 8;
+
+/// So many stacks the processor knows the pages of. Arbitrary: its smaller table has 72 entries (Zen 4).
+const STACKS_KNOWN: usize = 64;
 
 const BELL: u64 = 0;
 /// The instance of the group, which the lookout watches (`roam.rs`).

@@ -27,9 +27,6 @@ pub(crate) const SOURCE_TURNS: u32 = 16;
 /// And, where all of those have run, the time between two polls, whatever the turns: fibers that compute for long make long ones. Arbitrary: a hundred times what a poll costs.
 pub(crate) const SOURCE_GAP_NS: u64 = 100_000;
 
-/// So many stacks the processor knows the pages of. Arbitrary: its smaller table has 72 entries (Zen 4).
-pub(crate) const STACKS_KNOWN: usize = 64;
-
 /// How a runtime's fibers do I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -40,7 +40,7 @@ use crate::base::list::{Linked, List};
 use crate::base::mask::WORKERS_MAX;
 use crate::base::prefetch::prefetch;
 use crate::base::wheel::Entry;
-use crate::event::source::{SOURCE_GAP_NS, SOURCE_TURNS, STACKS_KNOWN, Source};
+use crate::event::source::{SOURCE_GAP_NS, SOURCE_TURNS, Source};
 use crate::event::timers::Timers;
 use crate::fiber::hooks::{Region, When};
 use crate::fiber::stack::{self, Stack};
@@ -73,8 +73,6 @@ const RING_SHARERS: usize = 4;
 /// Lines of a stack from where a fiber waits for a socket up to its own code, and of a control block. An echo by epoll uses 17 and 3 of these, by steps of a debugger.
 const IO_STACK_LINES: usize = 16;
 const BLOCK_LINES: usize = size_of::<Control>() / 64;
-/// Lines of a stack that are asked for where fibers wait by a ring. By measurement: 2 gain nothing, 16 no more.
-const RING_STACK_LINES: usize = 8;
 
 /// A worker that has reason to look at the roam, and has not for so long, was held by one of its fibers. Arbitrary: a hundred short ones.
 const HELD_NS: u64 = 1_000_000;
@@ -477,31 +475,17 @@ impl Worker {
         let woken = List::new();
         let turns = self.turn.get().wrapping_sub(self.asked_turn.get());
         // SAFETY: I1, I2 - the borrow ends with the block, and no user code runs in it.
-        let (asked, is_ring) = unsafe {
+        let asked = unsafe {
             let Some(source) = &mut *self.source.get() else { return };
             if !source.has_found() && !self.has_own() && !self.has_work() {
                 return;
             }
-            (source.look(turns, self.backlog.get() != 0, self.ready.len(), &woken), source.is_ring())
+            source.look(turns, self.backlog.get() != 0, self.ready.len(), &woken)
         };
         ready_all(&woken);
-        if is_ring && self.ready.len() >= STACKS_KNOWN {
-            self.fetch_turn();
-        }
         if asked {
             self.asked_turn.set(self.turn.get());
             self.backlog.set(u32::try_from(self.ready.len()).unwrap_or(u32::MAX));
-        }
-    }
-
-    /// Asks the cache for the frames in which those wait that this turn runs. In a row, so that the look-ups of their pages overlap: between two of them, which ask a ring and do no system call, there is no time for one.
-    fn fetch_turn(&self) {
-        let mut at = self.ready.first();
-        for _ in 0..=TURN {
-            // SAFETY: fibers in the list are alive.
-            let Some(control) = (unsafe { at.as_ref() }) else { break };
-            (0..RING_STACK_LINES).for_each(|line| prefetch(control.sp().wrapping_add(64 * line)));
-            at = Linked::link(control).load(Relaxed);
         }
     }
 

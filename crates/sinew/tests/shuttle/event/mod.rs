@@ -441,7 +441,6 @@ pub mod source {
 
     pub const SOURCE_TURNS: u32 = 16;
     pub const SOURCE_GAP_NS: u64 = 100_000;
-    pub const STACKS_KNOWN: usize = 64;
 
     #[derive(Clone, Copy)]
     pub enum Io {

@@ -1,11 +1,12 @@
 //! `rivals`: the same work on Sinew and on its rivals, measured side by side.
 //!
-//! `run` measures and prints, `report` measures and writes a page, `list` says what there is. Each measurement is a child process (`child`), which does one job
+//! `run` measures and prints (two systems at once: `duel`), `report` measures and writes a page, `list` says what there is. Each measurement is a child process (`child`), which does one job
 //! (`job`) on one system (`systems`) with the code of its shape (`deeds`); where the job is to serve, the child is the load (`load`) and starts the server (`server`). Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly.
 
 mod child;
 mod cpu;
 mod deeds;
+mod duel;
 mod job;
 mod load;
 mod machine;
@@ -55,6 +56,9 @@ enum Command {
         /// Print JSON lines to standard output, a row each; all else goes to standard error.
         #[arg(long)]
         json: bool,
+        /// Run the two systems that are named at the same time, and tell also how many times the second one's figures the first one's are: what a host does whose speed changes, it does to both.
+        #[arg(long, requires = "systems")]
+        at_once: bool,
     },
     /// Measures, and writes a page with charts.
     Report {
@@ -181,18 +185,39 @@ impl Choice {
         Ok(())
     }
 
-    /// Measures, hands the rows of each workload to `done`, and says what a first answer has left out. Exits with 2 if what was asked for is not there.
-    fn measure(&self, subcommand: &str, mut done: impl FnMut(&[Row])) {
-        let plan = self.plan();
-        if let Err(message) = self.check(&plan) {
-            Cli::command().error(ErrorKind::ValueValidation, message).exit();
+    /// The two systems that are to run at once.
+    ///
+    /// # Errors
+    /// If they are not two, or a workload is not for both.
+    fn pair(&self, plan: &Plan) -> Result<[&'static System; 2], String> {
+        let &[one, other] = &self.systems[..] else {
+            return Err(format!("--at-once is for two systems, and --system names {}", self.systems.len()));
+        };
+        let lonely = |workload: &&&Workload| ![one, other].iter().all(|system| plan.has(workload, system));
+        match plan.workloads.iter().filter(|_| !self.workloads.is_empty()).find(lonely) {
+            Some(workload) => Err(format!("{} is not for both {} and {}", workload.name, one.name, other.name)),
+            None => Ok([one, other]),
         }
+    }
+
+    /// Measures, hands the rows of each workload to `done`, and says what a first answer has left out. Exits with 2 if what was asked for is not there.
+    fn measure(&self, subcommand: &str, at_once: bool, mut done: impl FnMut(&[Row])) {
+        let plan = self.plan();
+        let checked = self.check(&plan).and_then(|()| if at_once { self.pair(&plan).map(Some) } else { Ok(None) });
+        let pair = checked.unwrap_or_else(|message| Cli::command().error(ErrorKind::ValueValidation, message).exit());
         let mut run = Run::begin(self.command(subcommand));
         run.lines().iter().for_each(|line| eprintln!("{line}"));
-        let cut = plan.carry_out(|mut rows| {
+        let tell = |mut rows: Vec<Row>| {
             run.tell(&mut rows);
             done(&rows);
-        });
+        };
+        let cut = match pair {
+            Some(pair) => {
+                duel::carry_out(&plan, pair, tell);
+                Vec::new()
+            }
+            None => plan.carry_out(tell),
+        };
         eprintln!("load average after: {}", machine::load_average());
         if self.is_first_answer() {
             eprintln!("{}", left_out(&plan, &cut));
@@ -218,7 +243,7 @@ fn main() -> ExitCode {
         end_with_the_reader();
     }
     match command {
-        Command::Run { choice, json } => run(&choice, json),
+        Command::Run { choice, json, at_once } => run(&choice, json, at_once),
         Command::Report { choice, from, out } => report(&choice, from.as_deref(), &out),
         Command::List => list(),
         Command::Child { system, job } => perform(system, &job),
@@ -233,8 +258,9 @@ fn end_with_the_reader() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-fn run(choice: &Choice, json: bool) -> ExitCode {
-    choice.measure(if json { "run --json" } else { "run" }, |rows| {
+fn run(choice: &Choice, json: bool, at_once: bool) -> ExitCode {
+    let subcommand = format!("run{}{}", if json { " --json" } else { "" }, if at_once { " --at-once" } else { "" });
+    choice.measure(&subcommand, at_once, |rows| {
         if json {
             rows.iter().for_each(|row| println!("{}", row.json()));
         } else {
@@ -266,7 +292,7 @@ fn report(choice: &Choice, from: Option<&Path>, out: &Path) -> ExitCode {
 
 fn measure(choice: &Choice) -> Results {
     let mut rows = Vec::new();
-    choice.measure("report", |more| {
+    choice.measure("report", false, |more| {
         eprint!("{}", table::of(more));
         rows.extend_from_slice(more);
     });

@@ -71,7 +71,7 @@ impl Plan {
             .collect()
     }
 
-    fn cases(&self, workload: &Workload) -> impl Iterator<Item = Case> {
+    pub(crate) fn cases(&self, workload: &Workload) -> impl Iterator<Item = Case> {
         let job = |job: Job| self.workers.map_or(job, |workers| job.workers(workers));
         (workload.cases)(self.scale).into_iter().map(move |case| Case { job: job(case.job), ..case })
     }
@@ -146,7 +146,7 @@ impl Entry {
 }
 
 /// A bar on standard error that moves only between children.
-fn progress(children: usize) -> ProgressBar {
+pub(crate) fn progress(children: usize) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(children as u64), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} (left {eta})  {msg}").expect("the template is a good one");
     bar.set_style(style);

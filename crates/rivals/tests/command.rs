@@ -111,6 +111,32 @@ fn every_workload_runs_on_every_system() {
 }
 
 #[test]
+fn two_run_at_once_and_are_held_against_each_other() {
+    let output = rivals(&["run", "--tiny", "--json", "--at-once", "--workload=echo-50", "--system=sinew-uring", "--system=tokio-ct"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let rows: Vec<Value> = text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(rows[0]["run"]["command"].as_str().unwrap().contains("run --json --at-once"), "{}", rows[0]);
+    let median = |system: &str, unit: &str| {
+        let is_it = |row: &&Value| row["workload"] == "echo-50" && row["system"] == system && row["unit"] == unit;
+        rows.iter().find(is_it).unwrap_or_else(|| panic!("no {unit} of {system}"))["median"].as_f64().unwrap()
+    };
+    let [ours, theirs] = ["sinew-uring", "tokio-ct"].map(|system| median(system, "us_cpu_per_request"));
+    // Of one round.
+    assert!((median("sinew-uring/tokio-ct", "x us_cpu_per_request") - ours / theirs).abs() < 1e-9);
+
+    for (arguments, want) in [
+        (vec!["run", "--at-once"], "--system"),
+        (vec!["run", "--at-once", "--system=sinew"], "two systems, and --system names 1"),
+        (vec!["run", "--at-once", "--workload=yield-1", "--system=sinew", "--system=monoio"], "monoio does nothing"),
+        (vec!["run", "--at-once", "--workload=yield-1", "--workload=echo-50", "--system=sinew", "--system=monoio"], "not for both"),
+    ] {
+        let output = rivals(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(want), "{arguments:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn a_report_can_be_made_from_rows() {
     let folder = std::env::temp_dir().join(format!("rivals-command-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

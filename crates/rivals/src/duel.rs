@@ -1,14 +1,14 @@
 //! Two systems at the same time: whatever the machine does meanwhile, it does to both.
 //!
-//! On a host that is half as fast again in one second as in the next, medians of rounds that take turns differ by a tenth from run to run; the ratio of two that ran at once differs by a fiftieth. Each has half of the CPU time
-//! and a part of the caches, so the ratio alone is to be quoted.
+//! On a host that is half as fast again in one second as in the next, medians of rounds that take turns differ by a tenth and more from run to run; the ratio of two that ran at once by two to five hundredths. Each has half of the CPU
+//! time and a part of the caches, so the ratio alone is to be quoted.
 
 use std::thread;
 use std::time::Duration;
 
 use crate::child::{self, Failure};
 use crate::job::Reading;
-use crate::rounds::{Plan, progress};
+use crate::rounds::{Plan, progress, row_name};
 use crate::row::Row;
 use crate::systems::{System, Takes};
 use crate::workloads::Case;
@@ -18,23 +18,25 @@ type Round = [Vec<Reading>; 2];
 
 /// Measures what both systems of the plan do, and hands the rows of each workload to `done`.
 pub(crate) fn carry_out(plan: &Plan, pair: [&'static System; 2], mut done: impl FnMut(Vec<Row>)) {
-    let cases = |case: &Case| pair.iter().all(|system| matches!(case.takes(system), Takes::Yes));
+    let cases = |case: &Case| !pair.iter().any(|system| matches!(case.takes(system), Takes::No));
     let work: Vec<(&str, Vec<Case>)> =
         plan.workloads.iter().map(|workload| (workload.name, plan.cases(workload).filter(cases).collect())).collect();
     let bar = progress(work.iter().map(|(_, cases)| cases.len()).sum::<usize>() * plan.rounds);
     for (workload, cases) in work {
         let mut rows = Vec::new();
         for case in cases {
-            let name = if case.name.is_empty() { workload.to_owned() } else { format!("{workload}/{}", case.name) };
-            bar.set_message(name.clone());
+            bar.set_message(row_name([workload, case.name, ""]));
             let measured = (0..plan.rounds).map(|round| {
                 bar.inc(1);
                 both(pair, &case, Duration::from_secs(case.limit_seconds(plan.scale)), round)
             });
             let names = pair.map(|system| system.name);
             rows.extend(match measured.collect::<Result<Vec<Round>, Failure>>() {
-                Ok(rounds) => ratios(&name, names, &rounds),
-                Err(failure) => vec![Row::new(name, &names.join("/"), "", &[], Some(failure.message().into()))],
+                Ok(rounds) => ratios([workload, case.name], names, &rounds),
+                Err(failure) => {
+                    let name = row_name([workload, case.name, ""]);
+                    vec![Row::new(name, &names.join("/"), "", &[], Some(failure.message().into()))]
+                }
             });
         }
         bar.suspend(|| done(rows));
@@ -44,6 +46,9 @@ pub(crate) fn carry_out(plan: &Plan, pair: [&'static System; 2], mut done: impl 
 
 /// Both at once; the one that is started first changes with the round.
 fn both(pair: [&'static System; 2], case: &Case, limit: Duration, round: usize) -> Result<Round, Failure> {
+    if let Some(why) = pair.iter().find_map(|system| if let Takes::Refuses(why) = case.takes(system) { Some(why) } else { None }) {
+        return Err(Failure::Failed(why.into()));
+    }
     let start = |system: &'static System| {
         let job = case.job;
         thread::spawn(move || child::measure(system.name, &job, limit))
@@ -57,10 +62,10 @@ fn both(pair: [&'static System; 2], case: &Case, limit: Duration, round: usize) 
 }
 
 /// For each figure: that of the one, that of the other, and how many times the other's the one's is, by the round.
-fn ratios(workload: &str, names: [&str; 2], rounds: &[Round]) -> Vec<Row> {
+fn ratios([workload, case]: [&str; 2], names: [&str; 2], rounds: &[Round]) -> Vec<Row> {
     let Some(first) = rounds.first() else { return Vec::new() };
     let rows = |reading: &Reading| {
-        let name = [workload, &reading.metric].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/");
+        let name = row_name([workload, case, &reading.metric]);
         let is_same = |other: &&Reading| (&other.metric, &other.unit) == (&reading.metric, &reading.unit);
         let value = |readings: &[Reading]| readings.iter().find(is_same).map(|reading| reading.value);
         let found: Vec<[f64; 2]> = rounds.iter().filter_map(|[one, other]| Some([value(one)?, value(other)?])).collect();
@@ -83,7 +88,7 @@ mod tests {
     #[test]
     fn the_ratio_is_by_the_round() {
         let round = |one, other| [vec![Reading::new("p50", "us", one)], vec![Reading::new("p50", "us", other)]];
-        let rows = ratios("echo", ["a", "b"], &[round(1.0, 2.0), round(30.0, 40.0), round(6.0, 6.0)]);
+        let rows = ratios(["echo", ""], ["a", "b"], &[round(1.0, 2.0), round(30.0, 40.0), round(6.0, 6.0)]);
         let told: Vec<_> = rows.iter().map(|row| (row.workload.as_str(), row.system.as_str(), row.unit.as_str(), row.median)).collect();
         assert_eq!(
             told,

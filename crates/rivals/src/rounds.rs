@@ -124,7 +124,7 @@ impl Entry {
     }
 
     fn name(&self, metric: &str) -> String {
-        [self.workload.name, self.case, metric].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/")
+        row_name([self.workload.name, self.case, metric])
     }
 
     fn rows(&self) -> Vec<Row> {
@@ -143,6 +143,11 @@ impl Entry {
         };
         first.iter().map(row).collect()
     }
+}
+
+/// What a row is called: workload, case and metric, those that there are.
+pub(crate) fn row_name(parts: [&str; 3]) -> String {
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/")
 }
 
 /// A bar on standard error that moves only between children.

@@ -46,7 +46,7 @@ const READY_ENOUGH: usize = if cfg!(debug_assertions) { 8 } else { 32 };
 const TOLD_MIN: usize = if cfg!(debug_assertions) { 2 } else { 8 };
 /// And one for each so long that it was between looks, where fibers compute or block for long: about what it takes to tell one.
 const TELL_NS: u64 = 2_000;
-/// And never more than this, since all else waits meanwhile; what was too much is not made up for, since most long turns are those in which others had the CPU. Arbitrary: half a millisecond by that.
+/// And never more than this, since all else waits meanwhile. What was too much is not made up for: turns in which others had the CPU are long too, and the line was emptied after each. Arbitrary: half a millisecond by that.
 const TOLD_MAX: usize = 256;
 
 /// `user_data` of a cancel: its own result says nothing (the operation's does).

@@ -259,6 +259,8 @@ pub(crate) struct Worker {
     next_runs: Cell<u32>,
     /// Times it found nothing to do.
     passes: Cell<u32>,
+    /// Whom to rob first there.
+    next_victim: Cell<usize>,
     /// A worker that may be held, as it was at the last look, and whom to look at next.
     suspect: Cell<Option<Suspect>>,
     suspect_next: Cell<usize>,
@@ -328,6 +330,7 @@ impl Worker {
             ticks: Cell::new(0),
             next_runs: Cell::new(0),
             passes: Cell::new(0),
+            next_victim: Cell::new(0),
             suspect: Cell::new(None),
             suspect_next: Cell::new(index + 1),
             watched: Beat::new(place + 1),

@@ -290,23 +290,31 @@ impl Worker {
         }
         let first = steal_one(from);
         let more = from.len() / 2;
-        for _ in 0..more.min(STEAL_MAX) {
+        let mut taken = 0;
+        while taken < more.min(STEAL_MAX) {
             let control = steal_one(from);
             if control.is_null() {
                 break;
             }
             let pushed = into.push(control);
             assert!(pushed, "a thief has nothing of its own");
+            taken += 1;
+        }
+        // Whoever lay down meanwhile has seen them in nobody's queue (S1). A thief that has rested tells of them as it passes on.
+        if taken != 0 && !self.rested.get() {
+            self.announce(1);
         }
         first
     }
 
-    /// Steals from other groups: where this one was sent to, and from each after so many idle passes. What it gets is this worker's own then; whether it got any.
+    /// Steals from other groups: where this one was sent to, and from each after so many idle passes, by turns. What it gets is this worker's own then; whether it got any.
     pub(super) fn steal_abroad(&self) -> bool {
         let passes = self.passes.get().wrapping_add(1);
         self.passes.set(passes);
         let mut errands = self.group().take_errands();
-        for &(victim, ratio) in &self.group().settings.victims {
+        let victims = &self.group().settings.victims;
+        // The one after the last that was robbed goes first: one that always has something does not hide the others.
+        for (at, &(victim, ratio)) in victims.iter().enumerate().cycle().skip(self.next_victim.get()).take(victims.len()) {
             if errands & 1 << victim == 0 && !passes.is_multiple_of(ratio) {
                 continue;
             }
@@ -316,6 +324,7 @@ impl Worker {
             // SAFETY: F1 - given away, so it is ours; one that has started may move.
             let Some(control) = (unsafe { self.groups.all[victim].give_away().as_ref() }) else { continue };
             won.fetch_add(1, Relaxed);
+            self.next_victim.set((at + 1) % victims.len());
             self.groups.all[victim].call_thief();
             let own = ptr::from_ref(control).cast_mut();
             let has_room = if control.is_started() { self.seat.moving.push(own) } else { self.seat.children.push(own) };

@@ -91,6 +91,50 @@ fn a_thief_takes_half_of_what_may_move() {
     }
 }
 
+/// Claim: a worker that steals before it has rested tells of what it took beside the one it runs: who lay down while that was in nobody's queue has not seen it (S1). Who has rested tells of it as it passes on.
+#[test]
+fn a_thief_tells_of_what_it_took_beside_the_one_it_runs() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    for (count, rested, told, passed_on) in [(1, false, false, false), (3, false, true, true), (3, true, false, true)] {
+        let groups = groups(vec![of_size(3)]);
+        let (thief, group) = (worker(&groups, 0), &groups.all[0]);
+        thief.rested.set(rested);
+        let fibers = fibers::<3>();
+        fill(&group.seat(1).moving, &fibers[..count]);
+        group.idle.enter_sleep(2);
+        let is_woken = || !group.idle.sleeping().contains(2);
+        assert_eq!(thief.next().cast_mut(), fibers[0]);
+        assert_eq!(is_woken(), told, "of {count}, rested: {rested}");
+        thief.pass_on();
+        assert_eq!(is_woken(), passed_on, "of {count}, rested: {rested}");
+        drain(&group.seat(1).moving);
+        drain(&thief.seat.moving);
+    }
+}
+
+/// Claim: other groups are robbed by turns: one that always has something does not hide another.
+#[test]
+fn a_thief_goes_to_other_groups_by_turns() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    let thief = Settings { victims: vec![(1, 1), (2, 1), (3, 1)], ..of_size(1) };
+    let groups = groups(vec![thief, of_size(1), of_size(1), of_size(1)]);
+    let worker = worker(&groups, 0);
+    let fibers = fibers::<6>();
+    fill(&groups.all[1].seat(0).children, &fibers[..4]);
+    fill(&groups.all[3].seat(0).children, &fibers[4..]);
+    for expected in [0, 4, 1, 5] {
+        assert!(worker.steal_abroad());
+        // Where it is kept goes by whether its block has been a fiber before.
+        let got = [drain(&worker.seat.children), drain(&worker.seat.moving)].concat();
+        assert_eq!(got, [fibers[expected]]);
+    }
+    drain(&groups.all[1].seat(0).children);
+}
+
 /// Claim: one that may move and finds no room at its worker queues up in the group, those that come after it do so behind it, though there is room by then, and once nobody waits there the worker's own place is used again.
 #[test]
 fn who_finds_no_room_is_not_overtaken() {

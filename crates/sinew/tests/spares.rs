@@ -5,7 +5,7 @@ mod common;
 use std::cell::Cell;
 use std::io::{Read, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,28 @@ fn on_duty(runtime: &Runtime) -> usize {
 
 fn group(runtime: &Runtime) -> sinew::GroupMetrics {
     runtime.metrics().groups.swap_remove(0)
+}
+
+/// Claim: a fiber that may move goes on after a call to a file though the worker that it made it on is held: no ring of that worker has it.
+#[test]
+fn whoever_waits_for_a_file_is_not_held_with_its_worker() {
+    for io in [Io::Auto, Io::Epoll] {
+        let runtime = described(1).io(io).build().unwrap();
+        runtime.run(move || {
+            let path = std::env::temp_dir().join(format!("sinew-test-spares-{}-{io:?}", std::process::id()));
+            let file = sinew::fs::File::create(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            let is_synced = Arc::new(AtomicBool::new(false));
+            let holder = sinew::spawn({
+                let is_synced = is_synced.clone();
+                // Runs as soon as the other waits, and keeps the one worker.
+                move || poll_until("the file", || is_synced.load(SeqCst))
+            });
+            file.sync_all().unwrap();
+            is_synced.store(true, SeqCst);
+            holder.join().unwrap();
+        });
+    }
 }
 
 /// Claim: ten fibers that block their threads hold ten workers, and nobody else, where a group has two: others begin, wait, wake each other and end. When they go on there are two on duty again, and the rest sits out.

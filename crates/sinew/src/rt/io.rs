@@ -594,13 +594,15 @@ fn is_undone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ECANCELED | libc::EINTR))
 }
 
-/// Has the ring of the caller's worker do an operation, to its end, whatever happens meanwhile; `None` if the caller is no fiber, or its worker has no ring. The caller may suspend.
+/// Has the ring of the caller's worker do an operation, to its end, whatever happens meanwhile; `None` if the caller is no fiber, its worker has no ring, or it may move: a ring is one worker's, and one that computes
+/// would keep the answer from a fiber that others could run. The caller may suspend.
 ///
 /// # Safety
 /// What the entry points to outlives the call, and is the kernel's until it returns.
 pub(crate) unsafe fn complete(why: At, entry: impl FnOnce() -> Entry) -> Option<io::Result<usize>> {
     let (worker, control) = fiber()?;
-    if !worker.with_source(|source| source.is_ring()).unwrap_or(false) {
+    let stays = !control.may_move() || control.is_bound();
+    if !stays || !worker.with_source(|source| source.is_ring()).unwrap_or(false) {
         return None;
     }
     let completion = Completion::new(control);

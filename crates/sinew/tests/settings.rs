@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -179,6 +180,27 @@ fn workers_are_bound_to_the_cpus_of_the_list() {
         }
         // This thread is what it was.
         assert_eq!(own_cpus(), own);
+    });
+}
+
+/// Claim: where the system does not let threads be bound (a sandbox), who asks for CPUs is told, and who does not is served.
+#[test]
+fn cpus_that_cannot_be_kept_to_are_refused() {
+    alone("cpus_that_cannot_be_kept_to_are_refused", &[], || {
+        common::refuse(libc::SYS_sched_setaffinity, libc::EPERM);
+        let mut asking = vec![Runtime::builder().workers(1).one_cpu_per_worker(true)];
+        if let [first, _, ..] = own_cpus()[..] {
+            asking.push(Runtime::builder().cpus(first.to_string()));
+        }
+        for builder in asking {
+            let error = builder.build().unwrap_err();
+            let text = error.to_string();
+            assert!(
+                error.kind() == ErrorKind::PermissionDenied && text.contains("cannot be bound") && text.contains("SINEW_CPUS"),
+                "{text}"
+            );
+        }
+        assert_eq!(Runtime::builder().build().unwrap().run(|| 7), 7);
     });
 }
 
@@ -463,6 +485,7 @@ fn counters(metrics: &Metrics) -> Vec<u64> {
     all.extend([metrics.wakes_by_spinner, metrics.wakes_by_sleeper]);
     for group in &metrics.groups {
         all.extend([group.workers as u64, group.overflowed, group.wakes_by_spinner, group.wakes_by_sleeper, group.wakes_by_nobody]);
+        all.extend([group.switches, group.spun.as_nanos() as u64]);
         all.extend(group.thefts.iter().flat_map(|theft| [theft.tried, theft.won]));
     }
     all
@@ -492,6 +515,7 @@ fn assert_sound(metrics: &Metrics) {
         let mask = u64::MAX >> (64 - group.workers_max);
         assert!(group.workers <= group.workers_max && (group.spinning | group.sleeping) & !mask == 0, "{group:?}");
         assert!(group.spinning.count_ones() <= 2, "three spin: {group:?}");
+        assert!((0.0..=1.0).contains(&group.busy), "busy {}", group.busy);
         assert!(group.thefts.iter().all(|theft| theft.from != index && theft.won <= theft.tried));
     }
     assert_eq!(metrics.queued, metrics.groups.iter().map(|group| group.queued).sum::<usize>());
@@ -616,7 +640,8 @@ fn a_busy_worker_is_busy_and_a_sleeping_one_is_not() {
     // As shares of a life that grows: the one comes as near to 1 as one likes, the other to 0.
     poll_until("the one to be busy and the other idle", || {
         let metrics = rt.metrics();
-        metrics.workers[0].busy > 0.9 && metrics.workers[1].busy < 0.1
+        let is_so = |of: [f64; 2]| of[0] > 0.9 && of[1] < 0.1;
+        is_so([0, 1].map(|i| metrics.workers[i].busy)) && is_so([0, 1].map(|i| metrics.groups[i].busy))
     });
     gate.open();
     held.join().unwrap();

@@ -268,6 +268,11 @@ pub(crate) mod tests {
         machine.cores((0..16).map(|id| (id, id as i64 % 2, id as i64 % 8 / 2)))
     }
 
+    /// One node of so many CPUs.
+    pub(crate) fn many(cpus: usize) -> Machine {
+        Machine::new().online(&format!("0-{}", cpus - 1))
+    }
+
     fn nodes_of(topology: &Topology) -> Vec<usize> {
         topology.cpus.iter().map(|cpu| cpu.node).collect()
     }

@@ -188,7 +188,7 @@ impl RuntimeBuilder {
 
     /// Lets every fiber of this runtime go on, after a wait or a yield, on whichever worker is free: full M:N scheduling, as flare's and bthread's.
     ///
-    /// A fiber does not move while it waits with a deadline (unless for a descriptor, or on a [spare](Self::spare_workers)), waits for a file, unwinds, holds a [`pin`](crate::pin()) guard, or is in a hook. One that is
+    /// A fiber does not move while it waits with a deadline (unless for a descriptor, or on a [spare](Self::spare_workers)), unwinds, holds a [`pin`](crate::pin()) guard, or is in a hook. One that is
     /// [`pinned`](crate::Builder::pinned) stays in its group. `SINEW_SHAKE=1` moves each such fiber at every chance, so that a broken promise shows at once.
     ///
     /// # Safety
@@ -266,6 +266,7 @@ impl RuntimeBuilder {
             audit::turn_on();
         }
         let cpus = self.assign(&topology, &groups)?;
+        self.try_to_bind(&topology)?;
         fork::refuse();
         fault::install(overflow::describe);
         fork::install(|| {
@@ -318,6 +319,18 @@ impl RuntimeBuilder {
         Ok(cpus)
     }
 
+    /// Fails where workers are to be bound because somebody said so, and the system does not allow it. On a thread of its own, which takes the binding with it. (Nodes that a profile found are no reason to fail: who is
+    /// not bound runs anywhere.)
+    fn try_to_bind(&self, topology: &Topology) -> io::Result<()> {
+        if self.spread()? == Spread::Shared && topology.cpus.len() == topology.affinity.len() {
+            return Ok(());
+        }
+        let ids: Vec<usize> = topology.cpus.iter().map(|cpu| cpu.id).collect();
+        let bound = std::thread::Builder::new().spawn(move || thread::bind(&ids))?.join().expect("it does not panic");
+        let why = "which is asked for: see cpus, cpus_forbidden and one_cpu_per_worker of RuntimeBuilder, SINEW_CPUS, SINEW_CPUS_FORBIDDEN and SINEW_ONE_CPU_PER_WORKER";
+        bound.map_err(|error| io::Error::new(error.kind(), format!("{error}, {why}")))
+    }
+
     fn spread(&self) -> io::Result<Spread> {
         let one_each = flag(self.one_cpu_per_worker, "SINEW_ONE_CPU_PER_WORKER")?;
         Ok(if one_each { Spread::OneCpuPerWorker } else { Spread::Shared })
@@ -331,9 +344,10 @@ impl RuntimeBuilder {
     fn groups_within(&self, quota: usize, topology: &Topology) -> io::Result<Vec<Settings>> {
         let usable = quota.min(topology.cpus.len()).max(1);
         let least = if self.spread()? == Spread::OneCpuPerWorker { 1 } else { WORKERS_MIN_DEFAULT };
-        let workers = self.workers_asked()?.unwrap_or(usable.clamp(least, ALL_WORKERS_MAX));
-        let shape = self.shape(workers, topology)?;
         let background = number(self.background, "background", "SINEW_BACKGROUND", 0..=GROUPS_MAX - 1)?.unwrap_or(0);
+        let groups_max = GROUPS_MAX - background;
+        let workers = self.workers_asked()?.unwrap_or(usable.clamp(least, groups_max * WORKERS_MAX));
+        let shape = self.shape(workers, groups_max, topology)?;
         let mut sizes = shape.sizes(workers);
         let mut nodes = shape.nodes(&topology.nodes());
         if sizes.len() + background > GROUPS_MAX {
@@ -409,7 +423,7 @@ impl RuntimeBuilder {
         if finds_sizes { Ok(None) } else { number(self.group_size, "group_size", "SINEW_GROUP_SIZE", 1..=WORKERS_MAX) }
     }
 
-    fn shape(&self, workers: usize, topology: &Topology) -> io::Result<Shape> {
+    fn shape(&self, workers: usize, groups_max: usize, topology: &Topology) -> io::Result<Shape> {
         let known = [
             ("compute-heavy", Profile::ComputeHeavy),
             ("compute", Profile::Compute),
@@ -423,13 +437,19 @@ impl RuntimeBuilder {
         let said = self.profile.or(self.group_size.map(|_| Profile::Custom));
         let profile = named(said, "SINEW_PROFILE", &known)?;
         let profile = profile.unwrap_or(if size.is_some() { Profile::Custom } else { Profile::default() });
-        plan(profile, workers, topology.nodes().len(), topology.cpus.len(), size).map_err(|error| match (said, size) {
+        let nodes = topology.nodes();
+        let plan = |nodes| plan(profile, workers, [nodes, topology.cpus.len(), groups_max], size);
+        let shape = plan(nodes.len()).map_err(|error| match (said, size) {
             (Some(_), _) => error,
             (None, Some(_)) => invalid(format!("SINEW_PROFILE and SINEW_GROUP_SIZE do not go together: {error}")),
             (None, None) => invalid(format!(
                 "SINEW_PROFILE=\"custom\" is refused: it needs a group size, SINEW_GROUP_SIZE, from 1 to {WORKERS_MAX}, and none is given"
             )),
-        })
+        })?;
+        let cpus_at = |&node: &usize| topology.cpus.iter().filter(|cpu| cpu.node == node).count();
+        let cpus: Vec<usize> = nodes.iter().map(cpus_at).collect();
+        let fits = shape.fits(workers, &cpus, self.spread()? == Spread::OneCpuPerWorker);
+        if fits { Ok(shape) } else { plan(1) }
     }
 
     /// What all groups have in common.
@@ -585,7 +605,7 @@ fn parse_bytes(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::topology::tests::two_nodes;
+    use crate::os::topology::tests::{many, two_nodes};
 
     /// Groups of a machine. No worker of them is ever started.
     fn grouped(settings: Vec<Settings>, machine: Topology) -> Arc<Groups> {
@@ -671,6 +691,55 @@ mod tests {
             assert_eq!(built(RuntimeBuilder::default().one_cpu_per_worker(true), quota).0, quota.min(16));
         }
         assert_eq!(cpu::usable(), std::thread::available_parallelism().expect("CPUs").get());
+    }
+
+    /// Claim: where lists leave more of one node's CPUs than of another's, workers are bound to no node: they would be to few CPUs there, or have none of their own.
+    #[test]
+    fn groups_keep_to_nodes_only_where_these_have_cpus_for_them() {
+        let machine = two_nodes();
+        let planned = |forbidden: &str, builder: RuntimeBuilder| {
+            let forbidden = CpuList::parse(forbidden).expect("a list");
+            let machine = machine.read("0-15").and_then(|all| all.usable(None, Some(&forbidden))).expect("CPUs");
+            let groups = builder.groups_within(16, &machine).expect("groups");
+            let cpus = builder.assign(&machine, &groups).expect("CPUs for all");
+            (groups.iter().map(|group| group.node).collect::<Vec<_>>(), cpus)
+        };
+        let of_seven = || RuntimeBuilder::default().workers(14).group_size(7);
+        let both = [Some(0), Some(1)];
+        assert_eq!(planned("0,1", of_seven()).0, both);
+        assert_eq!(planned("0,1", of_seven().one_cpu_per_worker(true)).0, both);
+        // Six CPUs of node 0 are left, and eight of node 1.
+        assert_eq!(planned("0,2", of_seven()).0, [None; 2]);
+        let (nodes, cpus) = planned("0,2", of_seven().one_cpu_per_worker(true));
+        let own: BTreeSet<usize> = cpus.into_iter().flatten().map(|cpus| cpus.expect("one")[0]).collect();
+        assert_eq!((nodes, own.len()), (vec![None; 2], 14));
+        // Each has a CPU there, however many others could have.
+        assert_eq!(planned("0,2,4,6,8,10", RuntimeBuilder::default().workers(4).group_size(2).one_cpu_per_worker(true)).0, both);
+        // A tenth too many is no reason to leave the node, unless each is to have a CPU.
+        let shape = Shape { groups: 2, size: 31, by_node: true };
+        assert_eq!([false, true].map(|one_each| shape.fits(62, &[30, 32], one_each)), [true, false]);
+        assert!(!shape.fits(62, &[27, 35], false));
+    }
+
+    /// Claim: on a machine of any size each profile finds no more groups than there may be, those in the background included.
+    #[test]
+    fn large_machines_have_larger_groups() {
+        for (cpus, background, profile, workers) in [
+            (768, 0, Profile::IoHeavy, 768),
+            (2048, 0, Profile::Neutral, 2048),
+            (2048, 20, Profile::IoHeavy, 2048),
+            (4096, 0, Profile::Io, 4096),
+            (4096, 1, Profile::Io, 63 * 64),
+        ] {
+            let machine = many(cpus).read(&format!("0-{}", cpus - 1)).expect("a machine");
+            let groups = RuntimeBuilder::default().profile(profile).background(background).groups_within(cpus, &machine).expect("groups");
+            let foreground = groups.iter().filter(|group| !group.background);
+            assert_eq!(foreground.map(|group| group.workers).sum::<usize>(), workers, "{profile:?}");
+        }
+        // What was asked for is not made larger behind anybody's back.
+        let machine = many(768).read("0-767").expect("a machine");
+        let refused = RuntimeBuilder::default().group_size(8).groups_within(768, &machine).expect_err("96 groups");
+        assert!(refused.to_string().contains("are 96 groups: there may be 64; make the groups larger"), "{refused}");
     }
 
     #[test]

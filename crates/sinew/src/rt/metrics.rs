@@ -32,7 +32,7 @@ pub struct Metrics {
     pub wakes_by_spinner: u64,
     /// Wakes that a sleeping worker was woken for: for what any worker may take, and for settled fibers of its own.
     pub wakes_by_sleeper: u64,
-    /// Fibers that any worker may take, and that became ready while none was idle: one that is awake comes to them. (A settled fiber waits for its own worker; if that is awake, there is nothing to count.)
+    /// Times that something any worker may take became ready, a fiber or a batch of them, while no worker was idle: one that is awake comes to it. (A settled fiber waits for its own worker; if that is awake, there is nothing to count.)
     pub wakes_by_nobody: u64,
     /// Waits begun in a `Drop` while their thread was unwinding.
     pub suspended_while_unwinding: u64,
@@ -96,8 +96,14 @@ pub struct GroupMetrics {
     pub wakes_by_spinner: u64,
     /// Wakes that a sleeping worker of it was woken for.
     pub wakes_by_sleeper: u64,
-    /// Fibers that became ready while no worker of it was idle.
+    /// Times that a fiber or a batch of them became ready while no worker of it was idle, nor one of a group that steals from it.
     pub wakes_by_nobody: u64,
+    /// Times a fiber was switched to by its workers.
+    pub switches: u64,
+    /// How long its workers have polled for work, in all.
+    pub spun: Duration,
+    /// The share of their lives in which its workers neither polled nor slept, from 0 to 1: the mean of those that there are.
+    pub busy: f64,
     /// Its workers that poll, as bits.
     pub spinning: u64,
     /// Its workers that sleep and are woken for work, as bits: not those that [sit out](Self::sitting_out).
@@ -241,6 +247,8 @@ impl GroupMetrics {
             // Won first, as `ended` above: none is won that was not tried.
             Theft { from, won: won.load(Relaxed), tried: tried.load(Relaxed) }
         };
+        let now_ns = clock::now_ns();
+        let shares: Vec<f64> = group.seats().iter().map(|seat| seat.counters.busy_share(now_ns)).collect();
         let mail_wakes = group.seats().iter().map(|seat| seat.mail_wakes.load(Relaxed)).sum::<u64>();
         Self {
             background: group.settings.background,
@@ -256,6 +264,9 @@ impl GroupMetrics {
             wakes_by_spinner: group.spinner_wakes.load(Relaxed) + sum(|own| &own.spinner_wakes),
             wakes_by_sleeper: group.sleeper_wakes.load(Relaxed) + sum(|own| &own.sleeper_wakes) + mail_wakes,
             wakes_by_nobody: group.unserved.load(Relaxed) + sum(|own| &own.unserved),
+            switches: sum(|own| &own.switches),
+            spun: Duration::from_nanos(sum(|own| &own.spun_ns)),
+            busy: shares.iter().sum::<f64>() / shares.len().max(1) as f64,
             spinning: group.idle.spinning().bits(),
             sleeping: group.idle.sleeping().bits(),
             thefts: group.settings.victims.iter().map(theft).collect(),

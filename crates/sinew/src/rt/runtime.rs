@@ -319,7 +319,7 @@ fn work(groups: &Arc<Groups>, group: usize, seat: usize) {
     // A thread may run where the one may that starts it: a late one is started by anybody.
     let cpus = groups.cpus_of(group, seat).or_else(|| is_late.then(|| groups.cpus_of_process()));
     if let Some(cpus) = cpus {
-        // It was possible when the runtime was built; if it is no more, the worker runs where it may.
+        // It was possible when the runtime was built, or a profile alone wants it; if it is not, the worker runs where it may.
         let _ = thread::bind(cpus);
     }
     let in_time = !is_late || groups.all[group].join_late(seat);

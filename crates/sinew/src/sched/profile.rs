@@ -5,7 +5,8 @@
 //! number of workers best: with the least padding, which are the seats that stay empty if all groups have that size.
 //!
 //! Other than flare we never start more workers than were asked for: [`Shape::sizes`] spreads exactly those. Nor fewer than one per group: flare's rule
-//! for `Compute` would make a group for each of two nodes and one worker.
+//! for `Compute` would make a group for each of two nodes and one worker. Nor more groups than there may be: where a profile's sizes would, they are larger. And what is left to us of the nodes must be
+//! alike ([`Shape::fits`]).
 
 use std::io;
 use std::ops::Range;
@@ -23,7 +24,7 @@ const IO_HEAVY_SIZES: Range<usize> = 8..16;
 ///
 /// Workers of a group share their unstarted fibers; groups only steal from one another, and seldom. Large groups spread work best, small ones quarrel least about it. It makes
 /// a difference on machines with many CPUs: up to 8 workers are one group with any profile but [`Custom`](Self::Custom), unless the machine has several NUMA nodes
-/// and the profile is [`Compute`](Self::Compute).
+/// and the profile is [`Compute`](Self::Compute). There are 64 groups at most, and larger ones where that takes it. Groups are bound to nodes only where the CPUs that workers may use are spread over them about evenly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Profile {
@@ -53,11 +54,22 @@ pub(crate) struct Shape {
     pub(crate) by_node: bool,
 }
 
-/// Finds the groups for so many `workers`, on a machine with so many NUMA `nodes` and `cpus` to use.
+/// Finds the groups for so many `workers`, on a machine with so many NUMA `nodes` and `cpus` to use: at most `groups_max`, if a profile is to find their size and they have room.
 ///
 /// # Errors
 /// `InvalidInput` if the size is not one that a group can have, if it is missing, or given to another profile than `Custom`.
-pub(crate) fn plan(profile: Profile, workers: usize, nodes: usize, cpus: usize, group_size: Option<usize>) -> io::Result<Shape> {
+pub(crate) fn plan(
+    profile: Profile,
+    workers: usize,
+    [nodes, cpus, groups_max]: [usize; 3],
+    group_size: Option<usize>,
+) -> io::Result<Shape> {
+    let search_within = |sizes: Range<usize>| {
+        // Of the first size on at which they are not too many, and as many sizes to choose from as the profile has.
+        let more = workers.div_ceil(groups_max.max(1)).saturating_sub(sizes.start);
+        let most = WORKERS_MAX + 1;
+        search(workers, nodes, (sizes.start + more).min(most - 1)..(sizes.end + more).min(most))
+    };
     assert!(workers > 0 && nodes > 0, "{workers} workers on {nodes} nodes");
     match (profile, group_size) {
         (Profile::Custom, Some(size @ 1..=WORKERS_MAX)) => Ok(search(workers, nodes, size..size + 1)),
@@ -70,9 +82,9 @@ pub(crate) fn plan(profile: Profile, workers: usize, nodes: usize, cpus: usize, 
         }
         (Profile::ComputeHeavy, None) => Ok(fewest(workers)),
         (Profile::Compute, None) => Ok(fewest_by_node(workers, nodes, cpus)),
-        (Profile::Neutral, None) => Ok(search(workers, nodes, NEUTRAL_SIZES)),
-        (Profile::Io, None) => Ok(search(workers, nodes, IO_SIZES)),
-        (Profile::IoHeavy, None) => Ok(search(workers, nodes, IO_HEAVY_SIZES)),
+        (Profile::Neutral, None) => Ok(search_within(NEUTRAL_SIZES)),
+        (Profile::Io, None) => Ok(search_within(IO_SIZES)),
+        (Profile::IoHeavy, None) => Ok(search_within(IO_HEAVY_SIZES)),
     }
 }
 
@@ -115,6 +127,19 @@ impl Shape {
         (0..self.groups).map(|group| each + usize::from(group < rest)).collect()
     }
 
+    /// Whether groups that keep to nodes have their share of the CPUs there, `cpus` of each node: workers are spread over nodes evenly, whatever is left to us of each. Each worker has a CPU, or no node has a tenth
+    /// more workers than its CPUs would have of all; with `one_each`, each has a CPU.
+    pub(crate) fn fits(&self, workers: usize, cpus: &[usize], one_each: bool) -> bool {
+        let all: usize = cpus.iter().sum();
+        let sizes = self.sizes(workers);
+        let fits = |(node, &cpus_here): (usize, &usize)| {
+            let here: usize = sizes.iter().skip(node).step_by(cpus.len()).sum();
+            let is_fair = here * all * PADDING_SHARE <= cpus_here * workers * (PADDING_SHARE + 1);
+            here <= cpus_here || (is_fair && !one_each)
+        };
+        !self.by_node || cpus.iter().enumerate().all(fits)
+    }
+
     /// Which of the `nodes` each group keeps to. In turn, so that nodes have alike many workers too, where groups differ by one.
     pub(crate) fn nodes(&self, nodes: &[usize]) -> Vec<Option<usize>> {
         (0..self.groups).map(|group| self.by_node.then(|| nodes[group % nodes.len()])).collect()
@@ -150,7 +175,7 @@ mod tests {
         ] {
             for (profile, (groups, size)) in SEARCHED.into_iter().zip(expected) {
                 let expected = Shape { groups, size, by_node: nodes == 2 && profile != Profile::ComputeHeavy };
-                let found = plan(profile, workers, nodes, cpus, None).expect("groups");
+                let found = plan(profile, workers, [nodes, cpus, 64], None).expect("groups");
                 assert!(groups == 0 || found == expected, "{profile:?} for {workers} workers, {nodes} nodes, {cpus} CPUs: {found:?}");
             }
         }
@@ -159,32 +184,32 @@ mod tests {
     #[test]
     fn few_workers_are_one_group() {
         for (profile, workers) in [(Profile::Neutral, 16), (Profile::Io, 12), (Profile::IoHeavy, 8), (Profile::Compute, 8)] {
-            let found = plan(profile, workers, 2, 64, None).expect("groups");
+            let found = plan(profile, workers, [2, 64, 64], None).expect("groups");
             assert_eq!(found, Shape { groups: 1, size: workers, by_node: false }, "{profile:?}");
         }
         // One worker cannot be in two groups, however few the CPUs.
-        assert_eq!(plan(Profile::Compute, 1, 2, 2, None).expect("groups"), Shape { groups: 1, size: 1, by_node: false });
+        assert_eq!(plan(Profile::Compute, 1, [2, 2, 64], None).expect("groups"), Shape { groups: 1, size: 1, by_node: false });
     }
 
     #[test]
     fn a_size_of_ones_own_is_taken_and_checked() {
-        assert_eq!(plan(Profile::Custom, 10, 1, 10, Some(4)).expect("groups"), Shape { groups: 3, size: 4, by_node: false });
-        assert_eq!(plan(Profile::Custom, 8, 2, 8, Some(4)).expect("groups"), Shape { groups: 2, size: 4, by_node: true });
-        assert_eq!(plan(Profile::Custom, 3, 2, 8, Some(64)).expect("groups"), Shape { groups: 1, size: 3, by_node: false });
+        assert_eq!(plan(Profile::Custom, 10, [1, 10, 64], Some(4)).expect("groups"), Shape { groups: 3, size: 4, by_node: false });
+        assert_eq!(plan(Profile::Custom, 8, [2, 8, 64], Some(4)).expect("groups"), Shape { groups: 2, size: 4, by_node: true });
+        assert_eq!(plan(Profile::Custom, 3, [2, 8, 64], Some(64)).expect("groups"), Shape { groups: 1, size: 3, by_node: false });
         for (profile, size, said) in [
             (Profile::Custom, None, "none is given"),
             (Profile::Custom, Some(0), "0 is refused"),
             (Profile::Custom, Some(65), "from 1 to 64; 65 is refused"),
             (Profile::Io, Some(8), "goes with Profile::Custom; Profile::Io finds its own"),
         ] {
-            let error = plan(profile, 8, 1, 8, size).expect_err(said);
+            let error = plan(profile, 8, [1, 8, 64], size).expect_err(said);
             assert!(error.kind() == io::ErrorKind::InvalidInput && error.to_string().contains(said), "{error}");
         }
     }
 
     #[test]
     fn workers_and_groups_are_spread_evenly() {
-        let shape = plan(Profile::Io, 77, 2, 80, None).expect("groups");
+        let shape = plan(Profile::Io, 77, [2, 80, 64], None).expect("groups");
         assert_eq!(shape.sizes(77), [13, 13, 13, 13, 13, 12]);
         assert_eq!(shape.nodes(&[0, 3]), [Some(0), Some(3), Some(0), Some(3), Some(0), Some(3)]);
         assert_eq!(Shape { by_node: false, ..shape }.nodes(&[0, 3]), [None; 6]);
@@ -200,9 +225,13 @@ mod tests {
     proptest! {
         #[test]
         fn every_worker_has_a_seat_and_every_group_a_worker(
-            (profile, size) in any_plan(), workers in 1usize..2000, nodes in 1usize..9, cpus in 1usize..2000
+            (profile, size) in any_plan(), workers in 1usize..4096, nodes in 1usize..9, cpus in 1usize..4096, background in 0usize..64
         ) {
-            let shape = plan(profile, workers, nodes, cpus, size).expect("groups");
+            let most = 64 - background;
+            let shape = plan(profile, workers, [nodes, cpus, most], size).expect("groups");
+            // What needs more groups than that at 64 each cannot have fewer; by node, each has a whole number of them.
+            let most = most.max(workers.div_ceil(nodes).div_ceil(64) * nodes);
+            prop_assert!(profile == Profile::Custom || shape.groups <= most, "{shape:?}");
             prop_assert!(shape.groups * shape.size >= workers && (1..=64).contains(&shape.size), "{shape:?}");
             prop_assert!(!shape.by_node || nodes > 1 && shape.groups.is_multiple_of(nodes), "{shape:?}");
             // `Compute` goes by node at any padding.

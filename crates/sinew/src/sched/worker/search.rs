@@ -378,7 +378,9 @@ impl Worker {
             }
         }
         add(&self.seat.counters.overflowed, oldest.len() as u64);
-        let queued = self.group().push_all(&oldest, quiet);
+        // Somebody was woken for those that were not queued quietly, and has perhaps found nothing while they were in nobody's queue (S1).
+        let all_quiet = quiet && self.group().quiet() >= CHILDREN_MAX;
+        let queued = self.group().push_all(&oldest, all_quiet);
         assert!(queued, "the queue of a group is closed by its last worker, and this one is there");
     }
 }

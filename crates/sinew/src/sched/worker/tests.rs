@@ -114,6 +114,30 @@ fn a_thief_tells_of_what_it_took_beside_the_one_it_runs() {
     }
 }
 
+/// Claim: a quiet child that finds no room wakes nobody if those before it were quiet too; else somebody is: who was woken for them has perhaps seen them in nobody's queue (S1).
+#[test]
+fn a_quiet_child_moves_loud_ones_aloud() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    for were_quiet in [true, false] {
+        let groups = groups(vec![of_size(2)]);
+        let (worker, group) = (worker(&groups, 0), &groups.all[0]);
+        fill(&worker.seat.children, &fibers::<CHILDREN_MAX>());
+        if were_quiet {
+            group.note_quiet(CHILDREN_MAX);
+        }
+        group.idle.enter_sleep(1);
+        let [late] = fibers();
+        // SAFETY: a block of our own, which never begins.
+        assert!(unsafe { worker.adopt(&*late, true) });
+        assert_eq!((group.queued(), group.idle.sleeping().contains(1)), (CHILDREN_MAX / 2, were_quiet));
+        drain(&worker.seat.children);
+        (0..CHILDREN_MAX / 2).for_each(|_| assert!(!worker.next().is_null()));
+        drain(&worker.seat.children);
+    }
+}
+
 /// Claim: other groups are robbed by turns: one that always has something does not hide another.
 #[test]
 fn a_thief_goes_to_other_groups_by_turns() {

@@ -271,11 +271,11 @@ fn contended(scale: Scale, all: Deed, longest: Deed) -> Vec<Case> {
 }
 
 fn echoes(scale: Scale, connections: usize) -> Vec<Case> {
-    /// A turn of so many takes a tenth of a second.
+    /// A turn of so many takes a tenth of a second, a fifth where two systems share the CPU: in half a second what each connection takes to begin is a fifth of all.
     const SLOW: usize = 10_000;
     let mut cases = served(scale, [Deed::Echo, Deed::EchoShared], connections);
     if connections >= SLOW {
-        cases.iter_mut().for_each(|case| case.job.turns *= 2);
+        cases.iter_mut().for_each(|case| case.job.turns *= scale.pick(2, 4, 2));
         // In short runs the spinning process is beside fewer connections only.
         cases.truncate(scale.pick(2, 1, 2));
     }

@@ -87,9 +87,21 @@ pub(crate) const ALL: &[System] = &[
     ),
     ours(
         "sinew-shared-migratable",
-        "fibers that move, one queue per group: flare's kind, in full",
+        "fibers that move, one queue per group: flare's kind",
         is_scheduling_anywhere,
         blocking::perform::<sinew::Sinew<sinew::SharedMigratable>>,
+    ),
+    ours(
+        "sinew-like-bthread",
+        "sinew-migratable that never polls, without spares",
+        is_of_schedulers,
+        blocking::perform::<sinew::Sinew<sinew::LikeBthread>>,
+    ),
+    ours(
+        "sinew-like-flare",
+        "sinew-shared-migratable that polls for 5 us, without spares",
+        is_of_schedulers,
+        blocking::perform::<sinew::Sinew<sinew::LikeFlare>>,
     ),
     ours(
         "sinew-yield",
@@ -309,6 +321,11 @@ fn is_scheduling(job: &Job) -> Takes {
 /// The same, for systems whose fibers cannot be kept apart.
 fn is_scheduling_anywhere(job: &Job) -> Takes {
     if job.deed == Deed::PingPongApart { Takes::No } else { is_scheduling(job) }
+}
+
+/// What shows how a whole scheduler behaves: pairs, fans, work that is unbalanced, timers beside those that yield.
+fn is_of_schedulers(job: &Job) -> Takes {
+    if matches!(job.deed, Deed::FanOut | Deed::PingPong | Deed::Storm | Deed::Unbalanced) { Takes::Yes } else { Takes::No }
 }
 
 fn is_server(job: &Job) -> bool {

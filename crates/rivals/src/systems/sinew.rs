@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use sinew::chan::{self, Receiver, Sender};
 use sinew::fs::File;
 use sinew::sync::{Mutex, RwLock};
-use sinew::{Fiber, JoinHandle, Queue, Runtime, RuntimeBuilder};
+use sinew::{Fiber, JoinHandle, Queue, Runtime, RuntimeBuilder, Spin};
 
 use crate::deeds::blocking::channels::{Channel, Channels};
 use crate::deeds::blocking::files::Files;
@@ -48,7 +48,7 @@ impl Setting for Shared {
     }
 }
 
-/// A queue per worker and fibers that move: as bthread.
+/// A queue per worker and fibers that move: bthread's kind.
 pub(crate) struct Migratable;
 
 impl Setting for Migratable {
@@ -58,13 +58,33 @@ impl Setting for Migratable {
     }
 }
 
-/// One queue per group and fibers that move: as flare.
+/// One queue per group and fibers that move: flare's kind.
 pub(crate) struct SharedMigratable;
 
 impl Setting for SharedMigratable {
     fn apply(builder: RuntimeBuilder) -> RuntimeBuilder {
         // SAFETY: as above.
         unsafe { builder.queue(Queue::Shared).migrate_started_fibers() }
+    }
+}
+
+/// As bthread: its kind, nobody polls, and nobody stands in for a worker that is held.
+pub(crate) struct LikeBthread;
+
+impl Setting for LikeBthread {
+    fn apply(builder: RuntimeBuilder) -> RuntimeBuilder {
+        Migratable::apply(builder).spin(Spin::Never).spare_workers(0)
+    }
+}
+
+/// As flare: its kind, idle workers poll for as long as there, and nobody stands in for one that is held.
+pub(crate) struct LikeFlare;
+
+impl Setting for LikeFlare {
+    fn apply(builder: RuntimeBuilder) -> RuntimeBuilder {
+        /// What flare polls.
+        const SPIN: Duration = Duration::from_micros(5);
+        SharedMigratable::apply(builder).spin(Spin::Fixed(SPIN)).spare_workers(0)
     }
 }
 

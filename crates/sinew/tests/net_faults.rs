@@ -400,60 +400,77 @@ fn without_buffers_a_write_fails_and_accept_waits() {
 /// `SINEW_TIMED_READS=10000000` for the long run.
 #[test]
 fn time_outs_that_race_data_lose_nothing() {
+    race_time_outs(2, 1);
+}
+
+/// The same by so many at one worker that their receives stand in line before the ring is told of them: some are given up there.
+#[test]
+fn time_outs_that_race_data_in_a_crowd_lose_nothing() {
+    race_time_outs(1, 300);
+}
+
+fn race_time_outs(workers: usize, readers: usize) {
     let reads = std::env::var("SINEW_TIMED_READS").ok().map_or(rounds(200_000), |n| n.parse().expect("SINEW_TIMED_READS is a number"));
     for io in DRIVERS {
-        let runtime = Runtime::builder().workers(2).io(io).build().unwrap();
-        let (failed, got) = runtime.run(|| {
-            let (near, far) = pair();
-            near.set_nodelay(true).unwrap();
-            let done = Arc::new(AtomicBool::new(false));
-            let writer = sinew::spawn({
-                let done = done.clone();
-                move || {
-                    let mut sent = 0u64;
-                    while !done.load(Relaxed) {
-                        (&near).write_all(&[sent as u8]).unwrap();
-                        sent += 1;
-                        // Between none and some 30 us.
-                        (0..sent * 7 % 4).for_each(|_| sinew::sleep(Duration::from_micros(sent % 11)));
-                    }
-                    near.shutdown(Shutdown::Write).unwrap();
-                    sent
-                }
-            });
-            let (mut failed, mut got) = (0u64, 0u64);
-            let mut buf = [0xAA; 64];
-            let mut take = |n: usize, buf: &mut [u8; 64]| {
-                for byte in &mut buf[..n] {
-                    assert_eq!(*byte, got as u8, "{io:?}: a byte was lost, or came twice");
-                    *byte = 0xAA;
-                    got += 1;
-                }
-            };
-            for read in 0..reads {
-                far.set_read_timeout(Some(Duration::from_nanos(1 + read as u64 * 37 % 20_000))).unwrap();
-                match (&far).read(&mut buf) {
-                    Ok(n) => take(n, &mut buf),
-                    Err(error) => {
-                        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-                        failed += 1;
-                    }
-                }
-                assert!(buf.iter().all(|&byte| byte == 0xAA), "{io:?}: written after the return");
-            }
-            done.store(true, Relaxed);
-            far.set_read_timeout(None).unwrap();
-            loop {
-                match (&far).read(&mut buf).unwrap() {
-                    0 => break,
-                    n => take(n, &mut buf),
-                }
-            }
-            assert_eq!(got, writer.join().unwrap());
-            (failed, got)
+        let runtime = Runtime::builder().workers(workers).io(io).build().unwrap();
+        let ends: Vec<_> = runtime.run(move || {
+            let races: Vec<_> = (0..readers).map(|_| sinew::spawn(move || race_one(io, reads / readers))).collect();
+            races.into_iter().map(|race| race.join().unwrap()).collect()
         });
+        let [failed, got] = ends.into_iter().fold([0, 0], |[failed, got], (fails, gets)| [failed + fails, got + gets]);
         assert!(failed > 0 && got > 0, "{io:?}: {failed} reads failed, {got} bytes came: nothing raced");
     }
+}
+
+/// So many timed reads of a stream, and all that is left then; gives how many failed, and how many bytes came.
+fn race_one(io: Io, reads: usize) -> (u64, u64) {
+    let (near, far) = pair();
+    near.set_nodelay(true).unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let writer = sinew::spawn({
+        let done = done.clone();
+        move || {
+            let mut sent = 0u64;
+            while !done.load(Relaxed) {
+                (&near).write_all(&[sent as u8]).unwrap();
+                sent += 1;
+                // Between none and some 30 us.
+                (0..sent * 7 % 4).for_each(|_| sinew::sleep(Duration::from_micros(sent % 11)));
+            }
+            near.shutdown(Shutdown::Write).unwrap();
+            sent
+        }
+    });
+    let (mut failed, mut got) = (0u64, 0u64);
+    let mut buf = [0xAA; 64];
+    let mut take = |n: usize, buf: &mut [u8; 64]| {
+        for byte in &mut buf[..n] {
+            assert_eq!(*byte, got as u8, "{io:?}: a byte was lost, or came twice");
+            *byte = 0xAA;
+            got += 1;
+        }
+    };
+    for read in 0..reads {
+        far.set_read_timeout(Some(Duration::from_nanos(1 + read as u64 * 37 % 20_000))).unwrap();
+        match (&far).read(&mut buf) {
+            Ok(n) => take(n, &mut buf),
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                failed += 1;
+            }
+        }
+        assert!(buf.iter().all(|&byte| byte == 0xAA), "{io:?}: written after the return");
+    }
+    done.store(true, Relaxed);
+    far.set_read_timeout(None).unwrap();
+    loop {
+        match (&far).read(&mut buf).unwrap() {
+            0 => break,
+            n => take(n, &mut buf),
+        }
+    }
+    assert_eq!(got, writer.join().unwrap());
+    (failed, got)
 }
 
 /// The same with cancels.

@@ -148,6 +148,7 @@ fn the_open_loop_keeps_its_rate_and_draws() {
     let [requests, late, unsent] = ["requests", "late", "unsent"].map(|name| report[name].as_u64().unwrap());
     assert_eq!(requests + late + unsent, 200, "{report}");
     assert!(requests > 0, "{report}");
+    assert!(report["sent_late_p50_us"].as_f64() <= report["sent_late_p99_us"].as_f64() && report["sent_late_p50_us"].is_f64(), "{report}");
     let svg = std::fs::read_to_string(&plot).unwrap();
     std::fs::remove_file(&plot).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("10 connections") && svg.contains("<polyline"), "{svg}");

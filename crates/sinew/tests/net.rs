@@ -584,7 +584,7 @@ fn a_connection_that_nobody_answers_is_given_up() {
 }
 
 #[test]
-fn names_are_looked_up_off_the_worker() {
+fn names_are_looked_up() {
     on_all(|| {
         let listener = TcpListener::bind("localhost:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,6 +1,7 @@
 //! The same program with std's types and with ours: it is enough that both compile. Nothing of it runs.
 //!
-//! Not here: what std has deprecated (`fs::soft_link`, `TcpListener::only_v6`), and `IsTerminal`, which no other crate can give its types.
+//! Not here: what std has deprecated (`fs::soft_link`, `TcpListener::only_v6`, `CommandExt::before_exec`), `IsTerminal`, which no other crate can give its types, and `Read`, `Write` and `Seek` for `Arc<File>`, which no other crate can
+//! give an `Arc` (`&*file` has them).
 
 #![allow(unused, clippy::all, reason = "nothing is done with what the calls give")]
 

@@ -181,7 +181,10 @@ fn parse(bytes: &[u8]) -> Result<Option<Head>, Fault> {
     if says("transfer-encoding").is_some() {
         return Err(Fault::Wrong("a chunked answer, which this load does not read".into()));
     }
-    let length = match says("content-length").map(|text| text.parse()) {
+    let length = match says("content-length").map(|text| text.parse::<usize>()) {
+        Some(Ok(length)) if length.checked_add(head).is_none() => {
+            return Err(Fault::Wrong(format!("an answer with a Content-Length of {length}")));
+        }
         Some(Ok(length)) => Some(length),
         Some(Err(_)) => return Err(Fault::Wrong("an answer with a Content-Length that is no number".into())),
         None if response.code == Some(204) => Some(0),
@@ -218,5 +221,7 @@ mod tests {
         assert!(fault(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").contains("chunked"));
         assert!(fault(b"SSH-2.0-x\r\n\r\n").contains("no HTTP/1"));
         assert!(fault(b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n").contains("Content-Length"));
+        let most = usize::MAX;
+        assert!(fault(format!("HTTP/1.1 200 OK\r\nContent-Length: {most}\r\n\r\n").as_bytes()).contains(&most.to_string()));
     }
 }

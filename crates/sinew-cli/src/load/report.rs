@@ -11,6 +11,9 @@ use crate::table::{count, cut_short, item, row, rule, seconds, time};
 /// Quantiles that are told, by name.
 const QUANTILES: [(&str, f64); 5] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)];
 
+/// Those of how late the load was.
+const LATE_QUANTILES: [(&str, f64); 2] = [("p50", 0.5), ("p99", 0.99)];
+
 /// One load and what came of it.
 pub(super) struct Report {
     pub(super) protocol: Protocol,
@@ -81,6 +84,10 @@ impl Report {
             "connect_s": self.outcome.connecting.as_secs_f64(),
             "errors": self.outcome.errors,
         });
+        for (name, quantile) in LATE_QUANTILES {
+            let late_us = self.outcome.sent_late_ns.value_at_quantile(quantile) as f64 / 1e3;
+            object[format!("sent_late_{name}_us")] = json!((!self.outcome.sent_late_ns.is_empty()).then_some(late_us));
+        }
         for (name, quantile) in QUANTILES {
             object[format!("{name}_us")] = json!(self.measured(self.outcome.latencies_ns.value_at_quantile(quantile) as f64 / 1e3));
         }
@@ -90,7 +97,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Outcome { latencies_ns, in_time, unsent, errors, connecting, in_flight, .. } = &self.outcome;
+        let Outcome { latencies_ns, sent_late_ns, in_time, unsent, errors, connecting, in_flight, .. } = &self.outcome;
         writeln!(f, "\n  {}\n  {}", self.whom(), self.how())?;
         rule(f)?;
         row(f, "connected in", seconds(*connecting), "")?;
@@ -112,6 +119,12 @@ impl fmt::Display for Report {
         for (name, quantile) in QUANTILES {
             row(f, &format!("latency, {name}"), told(latencies_ns.value_at_quantile(quantile)), "")?;
         }
+        if !sent_late_ns.is_empty() {
+            for (name, quantile) in LATE_QUANTILES {
+                let late = time(sent_late_ns.value_at_quantile(quantile));
+                row(f, &format!("sent late, {name}"), late, "by the load itself; in the latencies")?;
+            }
+        }
         rule(f)?;
         row(f, "errors", count(errors.values().sum::<u64>() as usize), "")?;
         errors.iter().try_for_each(|(name, times)| item(f, count(*times as usize), name))
@@ -128,9 +141,12 @@ mod tests {
     fn report() -> Report {
         let mut latencies_ns = Histogram::new_with_bounds(1, 1_000_000_000, 3).unwrap();
         (1..=1000).for_each(|us| latencies_ns.record(us * 1000).unwrap());
+        let mut sent_late_ns = Histogram::new_from(&latencies_ns);
+        (1..=100).for_each(|us| sent_late_ns.record(us * 1000).unwrap());
         let errors = [("Connection \"reset\"".to_owned(), 3)].into();
         let (connecting, took) = (Duration::from_millis(12), Duration::from_millis(500));
-        let outcome = Outcome { latencies_ns, in_time: 996, unsent: 7, errors, connecting, took, cut_short: false, in_flight: 0 };
+        let outcome =
+            Outcome { latencies_ns, sent_late_ns, in_time: 996, unsent: 7, errors, connecting, took, cut_short: false, in_flight: 0 };
         let target = "127.0.0.1:7".into();
         Report { protocol: Protocol::Echo, target, connections: 5, rate: Some(2000), size: Some(64), outcome }
     }
@@ -141,6 +157,8 @@ mod tests {
         assert_eq!((&value["requests_per_s"], &value["late"]), (&json!(1992.0), &json!(4)));
         assert_eq!(value["errors"]["Connection \"reset\""], 3);
         assert!((value["p99_us"].as_f64().unwrap() - 990.0).abs() < 2.0, "{value}");
+        let [late_p50, late_p99] = ["sent_late_p50_us", "sent_late_p99_us"].map(|name| value[name].as_f64().unwrap());
+        assert!((late_p50 - 50.0).abs() < 1.0 && (late_p99 - 99.0).abs() < 1.0, "{value}");
         assert_eq!((&value["unsent"], &value["size"], &value["rate"]), (&json!(7), &json!(64), &json!(2000)));
     }
 
@@ -159,7 +177,11 @@ mod tests {
 
     #[test]
     fn the_table_names_errors_and_what_was_not_sent() {
-        let table = report().to_string();
+        let mut report = report();
+        let table = report.to_string();
+        assert!(table.contains("sent late, p99"), "{table}");
+        report.outcome.sent_late_ns.reset();
+        assert!(!report.to_string().contains("sent late") && report.to_json()["sent_late_p99_us"].is_null());
         assert!(
             table.contains("UNSENT") && table.contains("3  Connection \"reset\"") && table.contains("from the moment it was due"),
             "{table}"

@@ -62,6 +62,8 @@ pub(super) struct Plan {
 /// What came of it.
 pub(super) struct Outcome {
     pub(super) latencies_ns: Histogram<u64>,
+    /// By how much the load itself was late to send, of requests that waited for their moment: a part of their latencies that is not the server's.
+    pub(super) sent_late_ns: Histogram<u64>,
     /// Answers that came before the time was over.
     pub(super) in_time: u64,
     /// Requests that were due and were not sent.
@@ -135,6 +137,7 @@ struct Shard {
 
 struct Record {
     latencies_ns: Histogram<u64>,
+    sent_late_ns: Histogram<u64>,
     in_time: u64,
     unsent: u64,
     in_flight: u64,
@@ -143,9 +146,10 @@ struct Record {
 
 impl Shard {
     fn new() -> Self {
-        let latencies_ns =
+        let latencies_ns: Histogram<u64> =
             Histogram::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS).expect("bounds and number of digits are valid ones");
-        let record = Record { latencies_ns, in_time: 0, unsent: 0, in_flight: 0, errors: BTreeMap::new() };
+        let sent_late_ns = Histogram::new_from(&latencies_ns);
+        let record = Record { latencies_ns, sent_late_ns, in_time: 0, unsent: 0, in_flight: 0, errors: BTreeMap::new() };
         Self { answers: AtomicU64::new(0), faults: AtomicU64::new(0), record: Mutex::new(record) }
     }
 
@@ -182,10 +186,15 @@ impl Run {
         let mut schedule = Schedule { plan: &self.plan, number, begun, sent: 0 };
         let end = begun + self.plan.duration;
         while let Some(due) = schedule.next(end) {
+            let waits = Instant::now() < due;
             sinew::sleep_until(due);
             if sinew::cancelled() {
                 schedule.sent -= 1;
                 break;
+            }
+            if waits {
+                let late = due.elapsed().as_nanos() as u64;
+                self.shard().record().sent_late_ns.saturating_record(late.max(1));
             }
             self.request(number, &mut client, due, end);
         }
@@ -307,10 +316,11 @@ impl Run {
     }
 
     fn collect(&self) -> Outcome {
-        let latencies_ns = Histogram::new_from(&self.shards[0].record().latencies_ns);
+        let empty = Histogram::new_from(&self.shards[0].record().latencies_ns);
         let took = self.cut.get().zip(self.begun.get()).map_or(self.plan.duration, |(&cut, &begun)| cut - begun);
         let mut outcome = Outcome {
-            latencies_ns,
+            latencies_ns: empty.clone(),
+            sent_late_ns: empty,
             in_time: 0,
             unsent: 0,
             errors: BTreeMap::new(),
@@ -322,6 +332,7 @@ impl Run {
         for shard in &self.shards {
             let record = shard.record();
             outcome.latencies_ns.add(&record.latencies_ns).expect("all histograms have the same bounds");
+            outcome.sent_late_ns.add(&record.sent_late_ns).expect("all histograms have the same bounds");
             outcome.in_time += record.in_time;
             outcome.unsent += record.unsent;
             outcome.in_flight += record.in_flight;

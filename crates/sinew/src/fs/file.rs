@@ -16,7 +16,7 @@ use crate::rt::pauses::Pauses;
 
 /// An open file, read and written without keeping other fibers from running.
 ///
-/// Has all that [`std::fs::File`] has, and what [`FileExt`] adds on Unix, also without that trait in scope. Several fibers may use one file at a time; as with std's, the cursor is one for all of
+/// Has all that [`std::fs::File`] has (but for `Read`, `Write` and `Seek` of an `Arc` of it: `&*file` has them), and what [`FileExt`] adds on Unix, also without that trait in scope. Several fibers may use one file at a time; as with std's, the cursor is one for all of
 /// them, and [`read_at`](Self::read_at) and [`write_at`](Self::write_at) need none.
 ///
 /// Reads of what is in memory are done on the worker; at the cursor only by a handle that was made by opening and of which there can be no other, since [`try_clone`](Self::try_clone) or its descriptor was never asked

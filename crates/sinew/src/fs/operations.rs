@@ -11,7 +11,7 @@
 //!
 //! # Not here
 //! Closing: `close(2)`, on the worker, when the handle is dropped. It is quick for local files; where it is not (a network's file system that writes back at
-//! close), `sync_all` before it takes the time instead, and tells of errors.
+//! close), `sync_all` before it takes the time instead, and tells of errors. The last handle of a large file that has been removed frees its blocks: drop that in [`blocking`](crate::blocking()).
 
 use std::ffi::{CStr, CString, c_int};
 use std::fs::{File, Metadata};

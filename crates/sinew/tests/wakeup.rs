@@ -484,28 +484,47 @@ fn wakes_of_settled_fibers_are_counted() {
     assert!((woken..=woken + 1).contains(&(after.wakes_by_sleeper - before.wakes_by_sleeper)), "{after:?}");
 }
 
-/// One of two settled fibers, each on a worker of its own, that wake each other by turns. After some words a futex call of either's thread ends the process; the last word ends it well.
-fn talk(me: usize, pair: &[OnceLock<Fiber>; 2], words: &AtomicUsize) {
-    const FREE: usize = 1_000;
-    const ALL: usize = 50_000;
-    pair[me].set(sinew::current()).unwrap();
-    poll_until("the other, on another worker", || pair[1 - me].get().is_some());
-    loop {
-        let word = words.load(SeqCst);
-        if word % 2 != me {
-            sinew::park();
-            continue;
-        }
-        if word / 2 == FREE {
-            forbid(libc::SYS_futex);
-        }
-        if word / 2 == ALL {
-            // SAFETY: it does not return.
-            unsafe { libc::_exit(0) };
-        }
-        words.store(word + 1, SeqCst);
-        pair[1 - me].get().unwrap().unpark();
+/// Two settled fibers, each on a worker of its own, that wake each other by turns; before each of its words a fiber asks `goes_on`, with how many it has had.
+fn talk(runtime: &Runtime, goes_on: impl Fn(usize) -> bool + Send + Sync + 'static) {
+    let shared = Arc::new(([OnceLock::<Fiber>::new(), OnceLock::new()], AtomicUsize::new(0), goes_on));
+    let fibers = [0, 1].map(|me| {
+        let shared = shared.clone();
+        runtime.spawn(move || {
+            let (pair, words, goes_on) = &*shared;
+            pair[me].set(sinew::current()).unwrap();
+            poll_until("the other, on another worker", || pair[1 - me].get().is_some());
+            loop {
+                let word = words.load(SeqCst);
+                if word % 2 != me {
+                    sinew::park();
+                    continue;
+                }
+                let goes_on = goes_on(word / 2);
+                words.store(word + 1, SeqCst);
+                pair[1 - me].get().unwrap().unpark();
+                if !goes_on {
+                    break;
+                }
+            }
+        })
+    });
+    fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
+}
+
+/// Claim: by the polls that workers have by default, such a pair sleeps in few of its turns; how few goes by how often each has a core. Without a poll each turn is a sleep.
+#[test]
+fn a_pair_on_two_workers_hardly_sleeps_by_default() {
+    const WORDS: usize = 10_000;
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        return;
     }
+    let rt = Runtime::builder().workers(2).group_size(2).build().unwrap();
+    let sleeps = || rt.metrics().workers.iter().map(|worker| worker.sleeps).sum::<u64>();
+    poll_until("a talk with a sleep in ten words at most", || {
+        let before = sleeps();
+        talk(&rt, |words| words < WORDS);
+        sleeps() - before < WORDS as u64 / 10
+    });
 }
 
 /// Claim: two fibers on two workers that wake each other make no futex call while they are at it, as long as the workers poll. If these sleep at once, they do: so a call would be seen.
@@ -513,6 +532,9 @@ fn talk(me: usize, pair: &[OnceLock<Fiber>; 2], words: &AtomicUsize) {
 fn a_pair_on_two_workers_that_poll_makes_no_futex_call() {
     const TEST: &str = "a_pair_on_two_workers_that_poll_makes_no_futex_call";
     const SLEEPS: &str = "SINEW_TEST_SLEEPS";
+    // After some words a futex call of either's thread ends the process; the last word ends it well.
+    const FREE: usize = 1_000;
+    const ALL: usize = 50_000;
     if !is_child(TEST) {
         let polls = in_child(TEST, &[]);
         assert!(polls.status.success(), "{}: {}", polls.status, String::from_utf8_lossy(&polls.stderr));
@@ -523,10 +545,14 @@ fn a_pair_on_two_workers_that_poll_makes_no_futex_call() {
     // As long as one of them may have to wait for a core.
     let spin = if std::env::var_os(SLEEPS).is_some() { Spin::Never } else { Spin::Fixed(Duration::from_secs(60)) };
     let rt = Runtime::builder().workers(2).group_size(2).spin(spin).build().unwrap();
-    let shared = Arc::new(([OnceLock::new(), OnceLock::new()], AtomicUsize::new(0)));
-    let fibers = [0, 1].map(|me| {
-        let shared = shared.clone();
-        rt.spawn(move || talk(me, &shared.0, &shared.1))
+    talk(&rt, |words| {
+        if words == FREE {
+            forbid(libc::SYS_futex);
+        }
+        if words == ALL {
+            // SAFETY: it does not return.
+            unsafe { libc::_exit(0) };
+        }
+        true
     });
-    fibers.into_iter().for_each(|fiber| fiber.join().unwrap());
 }

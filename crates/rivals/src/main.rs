@@ -112,7 +112,7 @@ struct Choice {
     /// A first answer in two minutes: short runs of the first workloads on the best known systems; with --workload or --system the same as --short.
     #[arg(long)]
     quick: bool,
-    /// Short runs of everything, or of what is named: with --rounds 5 a quarter of an hour.
+    /// Short runs of everything, or of what is named: with --rounds 5 twenty minutes.
     #[arg(long, conflicts_with = "quick")]
     short: bool,
     /// Next to nothing: shows that everything runs.
@@ -234,7 +234,7 @@ fn left_out(plan: &Plan, cut: &[String]) -> String {
     if !cut.is_empty() {
         text += &format!("\nthe two minutes were over: fewer rounds, or none, of {}", cut.join(", "));
     }
-    text + "\n--quick --workload W measures any of them on all systems; --short measures everything, with --rounds 5 in a quarter of an hour"
+    text + "\n--quick --workload W measures any of them on all systems; --short measures everything, with --rounds 5 in twenty minutes"
 }
 
 fn main() -> ExitCode {

@@ -30,7 +30,7 @@ impl Scale {
 
     /// After so many seconds a child is ended.
     pub(crate) fn limit_seconds(self) -> u64 {
-        self.pick(60, 5, 30)
+        self.pick(60, 10, 30)
     }
 
     /// How long a repeated operation is repeated. Long enough that starting the workers, a tick of the scheduler or a page fault does not show.

@@ -410,11 +410,12 @@ fn time_outs_that_race_data_in_a_crowd_lose_nothing() {
 }
 
 fn race_time_outs(workers: usize, readers: usize) {
+    make_room(2 * readers as libc::rlim_t + 200);
     let reads = std::env::var("SINEW_TIMED_READS").ok().map_or(rounds(200_000), |n| n.parse().expect("SINEW_TIMED_READS is a number"));
     for io in DRIVERS {
         let runtime = Runtime::builder().workers(workers).io(io).build().unwrap();
         let ends: Vec<_> = runtime.run(move || {
-            let races: Vec<_> = (0..readers).map(|_| sinew::spawn(move || race_one(io, reads / readers))).collect();
+            let races: Vec<_> = (0..readers).map(|_| sinew::spawn(move || race_one(io, reads.div_ceil(readers)))).collect();
             races.into_iter().map(|race| race.join().unwrap()).collect()
         });
         let [failed, got] = ends.into_iter().fold([0, 0], |[failed, got], (fails, gets)| [failed + fails, got + gets]);

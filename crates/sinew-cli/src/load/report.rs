@@ -122,7 +122,7 @@ impl fmt::Display for Report {
         if !sent_late_ns.is_empty() {
             for (name, quantile) in LATE_QUANTILES {
                 let late = time(sent_late_ns.value_at_quantile(quantile));
-                row(f, &format!("sent late, {name}"), late, "by the load itself; in the latencies")?;
+                row(f, &format!("sent late, {name}"), late, "of those that waited; by the load")?;
             }
         }
         rule(f)?;

@@ -1,6 +1,7 @@
-//! Lists, rings, wheels: data structures that know neither the system nor fibers.
+//! Lists, rings, wheels: data structures that know neither the system nor fibers; and what must not be unwound through.
 
 pub(crate) mod atomic;
+pub(crate) mod bomb;
 pub(crate) mod deque;
 pub(crate) mod histogram;
 pub(crate) mod inbox;

@@ -1,7 +1,7 @@
 //! Files and directories, with std's names and behaviour.
 //!
 //! A change of `use std::fs` to `use sinew::fs` is all that a program needs. From a fiber, what may wait for a disk is done where that keeps no other fiber from running, the fiber waiting: `read_at`,
-//! `write_at` and their kind, and the syncs, by the worker's ring where it has one; all else, and these where there is none, on a thread of the runtime's [blocking pool](crate::blocking()). Reads of what the system has in memory are
+//! `write_at` and their kind, and the syncs, by the worker's ring where it has one and the fiber does not [move](crate::RuntimeBuilder::migrate_started_fibers); all else, and these otherwise, on a thread of the runtime's [blocking pool](crate::blocking()). Reads of what the system has in memory are
 //! done on the spot. From a plain thread each call is std's own.
 //!
 //! What describes files, like [`Metadata`] and [`Permissions`], is std's.

@@ -1,6 +1,6 @@
 //! The operations that programs do often. Where each is done is decided here, and nowhere else in this folder.
 //!
-//! Reading and writing at an offset (of what has offsets, `offsets.rs`), and syncing go to the ring, where there is one; all else goes to the blocking pool, but for what can be had without waiting. What uses the cursor does not go
+//! Reading and writing at an offset (of what has offsets, `offsets.rs`), and syncing go to the ring, where there is one and the fiber cannot move; all else goes to the blocking pool, but for what can be had without waiting. What uses the cursor does not go
 //! to the ring: that reads and moves it in two steps, and two fibers would read the same bytes. Nor does opening: the ring first tries it with `O_NONBLOCK`, by which a FIFO is opened before its other
 //! end is, or not at all (ENXIO); and made to take a thread of its own for it (`IOSQE_ASYNC`), a few that wait so would use up those that other files need.
 //! A read of what lies in the page cache is tried first, on the worker (`preadv2` with `RWF_NOWAIT`); at the cursor only while no other handle can have it (`cursor.rs`). Of 4 KiB it

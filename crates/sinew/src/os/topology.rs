@@ -118,9 +118,13 @@ impl Topology {
         }
     }
 
+    /// Whether workers are to use less than the process may.
+    pub(crate) fn is_narrowed(&self) -> bool {
+        self.cpus.len() < self.affinity.len()
+    }
+
     fn shared(&self, node: Option<usize>) -> Binding {
-        let is_narrowed = self.cpus.len() < self.affinity.len();
-        (node.is_some() || is_narrowed).then(|| self.ids(|cpu| is_in(cpu, node)))
+        (node.is_some() || self.is_narrowed()).then(|| self.ids(|cpu| is_in(cpu, node)))
     }
 
     fn one_each(&self, nodes: &[Option<usize>], sizes: &[usize]) -> io::Result<Vec<Vec<Binding>>> {

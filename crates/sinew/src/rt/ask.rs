@@ -36,7 +36,7 @@ pub(crate) fn ask_after<W: Send, T: Send>(
     try_blocking(|| call(what))?
 }
 
-/// As [`ask_after`], for a call that the ring knows: where the caller's worker has one, it is asked, and no thread. What it does not do it leaves to `call`.
+/// As [`ask_after`], for a call that the ring knows: where the caller's worker has one, and the caller stays there, it is asked, and no thread. What it does not do it leaves to `call`.
 ///
 /// # Safety
 /// What the entry points to is of `what`, or outlives the call.

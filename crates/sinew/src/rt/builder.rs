@@ -266,8 +266,8 @@ impl RuntimeBuilder {
             audit::turn_on();
         }
         let cpus = self.assign(&topology, &groups)?;
-        self.try_to_bind(&topology)?;
         fork::refuse();
+        self.try_to_bind(&topology)?;
         fault::install(overflow::describe);
         fork::install(|| {
             forget_here();
@@ -322,11 +322,12 @@ impl RuntimeBuilder {
     /// Fails where workers are to be bound because somebody said so, and the system does not allow it. On a thread of its own, which takes the binding with it. (Nodes that a profile found are no reason to fail: who is
     /// not bound runs anywhere.)
     fn try_to_bind(&self, topology: &Topology) -> io::Result<()> {
-        if self.spread()? == Spread::Shared && topology.cpus.len() == topology.affinity.len() {
+        if self.spread()? == Spread::Shared && !topology.is_narrowed() {
             return Ok(());
         }
         let ids: Vec<usize> = topology.cpus.iter().map(|cpu| cpu.id).collect();
-        let bound = std::thread::Builder::new().spawn(move || thread::bind(&ids))?.join().expect("it does not panic");
+        let Ok(trial) = std::thread::Builder::new().spawn(move || thread::bind(&ids)) else { return Ok(()) };
+        let bound = trial.join().expect("it does not panic");
         let why = "which is asked for: see cpus, cpus_forbidden and one_cpu_per_worker of RuntimeBuilder, SINEW_CPUS, SINEW_CPUS_FORBIDDEN and SINEW_ONE_CPU_PER_WORKER";
         bound.map_err(|error| io::Error::new(error.kind(), format!("{error}, {why}")))
     }

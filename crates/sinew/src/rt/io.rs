@@ -25,6 +25,7 @@ use io_uring::types::Fd;
 use super::context::fiber;
 use super::pauses::{Pauses, Shortage};
 use super::wait::{CancelPoint, Cut, Me, enter_cancel_point};
+use crate::base::bomb::Bomb;
 use crate::event::epoll::Edges;
 pub(crate) use crate::event::readiness::Direction;
 use crate::event::readiness::{Duplicates, Readiness, Seen, Waiting, Watch, register};
@@ -565,15 +566,8 @@ unsafe fn ask_ring_after_end(fiber: &Caller<'_>, entry: &mut Entry, why: At, dea
     unsafe { ask_ring_for(fiber, entry, &Completion::new(fiber.control), why, deadline_ns) }
 }
 
-/// What the kernel has until it answers, a buffer and the place for the answer: it is not given back before, whatever happens (law E2). Ends the process if it is dropped, by a panic of ours; else it is forgotten.
-struct Lent;
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        eprintln!("sinew: a panic while the kernel has a buffer of the caller's: this is a bug of sinew, and the process ends");
-        std::process::abort();
-    }
-}
+/// What is said if a panic of ours would give back what the kernel has until it answers, a buffer or the place for the answer (law E2).
+const LENT: &str = "a bug of sinew while the kernel has a buffer of the caller's";
 
 /// # Safety
 /// As [`ask_ring`]; and `completion` is a new one, which stays in place until this returns.
@@ -581,7 +575,7 @@ impl Drop for Lent {
 unsafe fn ask_ring_for(fiber: &Caller<'_>, entry: &mut Entry, completion: &Completion, why: At, deadline_ns: u64) -> io::Result<usize> {
     let Caller { point, worker, control } = fiber;
     point.begin(Why::At(why), Ends::BY_CLAIM)?;
-    let lent = Lent;
+    let lent = Bomb(LENT);
     // SAFETY: the caller's promise; the wait has begun.
     with_ring(worker, |ring| unsafe { ring.submit(entry, completion) });
     worker.begin_source_wait(control);
@@ -592,7 +586,7 @@ unsafe fn ask_ring_for(fiber: &Caller<'_>, entry: &mut Entry, completion: &Compl
     }
     worker.end_source_wait(control);
     let answer = completion.result().expect("its wait is over");
-    std::mem::forget(lent);
+    lent.defuse();
     let is_undone = matches!(&answer, Err(error) if is_undone(error));
     match ended {
         Err(cut) if is_undone => Err(point.note(cut).into()),
@@ -618,12 +612,12 @@ pub(crate) unsafe fn complete(why: At, entry: impl FnOnce() -> Entry) -> Option<
         return None;
     }
     let completion = Completion::new(control);
-    let lent = Lent;
+    let lent = Bomb(LENT);
     // SAFETY: the caller's promise, and the completion stays in this frame until it has a result; the wait begins before the worker looks.
     with_ring(worker, |ring| unsafe { ring.submit(&mut entry(), &completion) });
     worker.begin_source_wait(control);
     await_answer(worker, control, &completion, why);
-    std::mem::forget(lent);
+    lent.defuse();
     worker.end_source_wait(control);
     completion.result()
 }

@@ -32,7 +32,7 @@ pub struct Metrics {
     pub wakes_by_spinner: u64,
     /// Wakes that a sleeping worker was woken for: for what any worker may take, and for settled fibers of its own.
     pub wakes_by_sleeper: u64,
-    /// Times that something any worker may take became ready, a fiber or a batch of them, while no worker was idle: one that is awake comes to it. (A settled fiber waits for its own worker; if that is awake, there is nothing to count.)
+    /// Times that a worker was wanted for what any may take, a fiber or a batch of them, and none was idle: one that is awake comes to it. (A settled fiber waits for its own worker; if that is awake, there is nothing to count.)
     pub wakes_by_nobody: u64,
     /// Waits begun in a `Drop` while their thread was unwinding.
     pub suspended_while_unwinding: u64,
@@ -96,13 +96,13 @@ pub struct GroupMetrics {
     pub wakes_by_spinner: u64,
     /// Wakes that a sleeping worker of it was woken for.
     pub wakes_by_sleeper: u64,
-    /// Times that a fiber or a batch of them became ready while no worker of it was idle, nor one of a group that steals from it.
+    /// Times that a worker was wanted for what any of it may take, a fiber or a batch of them, and none was idle, nor called from another group.
     pub wakes_by_nobody: u64,
     /// Times a fiber was switched to by its workers.
     pub switches: u64,
     /// How long its workers have polled for work, in all.
     pub spun: Duration,
-    /// The share of their lives in which its workers neither polled nor slept, from 0 to 1: the mean of those that there are.
+    /// The share of their lives in which its workers neither polled nor slept, from 0 to 1: the mean of those that do not [sit out](Self::sitting_out).
     pub busy: f64,
     /// Its workers that poll, as bits.
     pub spinning: u64,
@@ -248,7 +248,9 @@ impl GroupMetrics {
             Theft { from, won: won.load(Relaxed), tried: tried.load(Relaxed) }
         };
         let now_ns = clock::now_ns();
-        let shares: Vec<f64> = group.seats().iter().map(|seat| seat.counters.busy_share(now_ns)).collect();
+        let bench = group.duty.bench();
+        let on_duty = group.seats().iter().enumerate().filter(|(index, _)| !bench.contains(*index));
+        let shares: Vec<f64> = on_duty.map(|(_, seat)| seat.counters.busy_share(now_ns)).collect();
         let mail_wakes = group.seats().iter().map(|seat| seat.mail_wakes.load(Relaxed)).sum::<u64>();
         Self {
             background: group.settings.background,

@@ -654,11 +654,6 @@ impl Group {
         self.quiet.fetch_add(count, Relaxed);
     }
 
-    /// Fibers that were queued so.
-    pub(crate) fn quiet(&self) -> usize {
-        self.quiet.load(Relaxed)
-    }
-
     /// Wakes workers for what was queued quietly.
     pub(crate) fn flush(&self) {
         match self.quiet.swap(0, Relaxed) {

@@ -5,8 +5,8 @@
 //! number of workers best: with the least padding, which are the seats that stay empty if all groups have that size.
 //!
 //! Other than flare we never start more workers than were asked for: [`Shape::sizes`] spreads exactly those. Nor fewer than one per group: flare's rule
-//! for `Compute` would make a group for each of two nodes and one worker. Nor more groups than there may be: where a profile's sizes would, they are larger. And what is left to us of the nodes must be
-//! alike ([`Shape::fits`]).
+//! for `Compute` would make a group for each of two nodes and one worker. Nor more groups than there may be: where a profile's sizes would, they are larger. And nodes must have
+//! CPUs for their groups ([`Shape::fits`]).
 
 use std::io;
 use std::ops::Range;
@@ -24,7 +24,7 @@ const IO_HEAVY_SIZES: Range<usize> = 8..16;
 ///
 /// Workers of a group share their unstarted fibers; groups only steal from one another, and seldom. Large groups spread work best, small ones quarrel least about it. It makes
 /// a difference on machines with many CPUs: up to 8 workers are one group with any profile but [`Custom`](Self::Custom), unless the machine has several NUMA nodes
-/// and the profile is [`Compute`](Self::Compute). There are 64 groups at most, and larger ones where that takes it. Groups are bound to nodes only where the CPUs that workers may use are spread over them about evenly.
+/// and the profile is [`Compute`](Self::Compute). There are 64 groups at most, and larger ones where that takes it. Groups are bound to nodes only where each of their workers has a CPU there, or the CPUs that workers may use are spread over the nodes about evenly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Profile {
@@ -81,7 +81,7 @@ pub(crate) fn plan(
             Err(invalid(format!("a group size, here {size}, goes with Profile::Custom; Profile::{profile:?} finds its own")))
         }
         (Profile::ComputeHeavy, None) => Ok(fewest(workers)),
-        (Profile::Compute, None) => Ok(fewest_by_node(workers, nodes, cpus)),
+        (Profile::Compute, None) => Ok(fewest_by_node(workers, nodes, cpus, groups_max)),
         (Profile::Neutral, None) => Ok(search_within(NEUTRAL_SIZES)),
         (Profile::Io, None) => Ok(search_within(IO_SIZES)),
         (Profile::IoHeavy, None) => Ok(search_within(IO_HEAVY_SIZES)),
@@ -98,13 +98,14 @@ fn fewest(workers: usize) -> Shape {
     Shape { groups, size: workers.div_ceil(groups), by_node: false }
 }
 
-/// The same for each node, if the workers are enough to fill half of the machine.
-fn fewest_by_node(workers: usize, nodes: usize, cpus: usize) -> Shape {
-    if nodes == 1 || workers < nodes || workers * 2 < cpus {
+/// The same for each node, if the workers are enough to fill half of the machine, and these are not too many groups.
+fn fewest_by_node(workers: usize, nodes: usize, cpus: usize, groups_max: usize) -> Shape {
+    let node = fewest(workers.div_ceil(nodes));
+    let groups = node.groups * nodes;
+    if nodes == 1 || workers < nodes || workers * 2 < cpus || groups > groups_max {
         return fewest(workers);
     }
-    let node = fewest(workers.div_ceil(nodes));
-    Shape { groups: node.groups * nodes, size: node.size, by_node: true }
+    Shape { groups, size: node.size, by_node: true }
 }
 
 /// Groups of the size, among `sizes`, with the least padding: by node if that is possible at little cost.
@@ -229,8 +230,8 @@ mod tests {
         ) {
             let most = 64 - background;
             let shape = plan(profile, workers, [nodes, cpus, most], size).expect("groups");
-            // What needs more groups than that at 64 each cannot have fewer; by node, each has a whole number of them.
-            let most = most.max(workers.div_ceil(nodes).div_ceil(64) * nodes);
+            // What needs more groups than that at 64 each cannot have fewer.
+            let most = most.max(workers.div_ceil(64));
             prop_assert!(profile == Profile::Custom || shape.groups <= most, "{shape:?}");
             prop_assert!(shape.groups * shape.size >= workers && (1..=64).contains(&shape.size), "{shape:?}");
             prop_assert!(!shape.by_node || nodes > 1 && shape.groups.is_multiple_of(nodes), "{shape:?}");

@@ -257,6 +257,8 @@ pub(crate) struct Worker {
     ticks: Cell<u32>,
     /// Times in a row that the one woken last went first.
     next_runs: Cell<u32>,
+    /// Among its children there may be some that somebody was woken for. Some were, since it last had none as a quiet one came.
+    has_loud: Cell<bool>,
     /// Times it found nothing to do.
     passes: Cell<u32>,
     /// Whom to rob first there.
@@ -329,6 +331,7 @@ impl Worker {
             spills: Cell::new(false),
             ticks: Cell::new(0),
             next_runs: Cell::new(0),
+            has_loud: Cell::new(false),
             passes: Cell::new(0),
             next_victim: Cell::new(0),
             suspect: Cell::new(None),
@@ -1183,6 +1186,8 @@ impl Worker {
         // It was the newest a moment ago and there is room where it was.
         let pushed = self.seat().children.push(ptr::from_ref(child).cast_mut());
         debug_assert!(pushed, "no room for a child that was just taken out");
+        // Whoever was woken for it has perhaps looked meanwhile (S1). A quiet one is told of early, which does no harm.
+        self.announce(1);
         None
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use lock_api::GuardNoSend;
 
 use super::raw_mutex::RawMutex;
+use crate::base::bomb::Bomb;
 use crate::os::clock;
 use crate::rt::wait::Me;
 
@@ -74,20 +75,9 @@ unsafe impl lock_api::RawMutexTimed for RawMutex {
 #[inline]
 #[track_caller]
 pub(super) fn or_abort<T>(lock: impl FnOnce() -> T) -> T {
-    struct Bomb;
-
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            eprintln!(
-                "sinew: a guard that was unlocked for a while could not be locked again, since nothing may be waited for here (see the panic above): the process ends"
-            );
-            std::process::abort();
-        }
-    }
-
-    let bomb = Bomb;
+    let bomb = Bomb("a guard that was unlocked for a while could not be locked again, since nothing may be waited for here");
     let locked = lock();
-    std::mem::forget(bomb);
+    bomb.defuse();
     locked
 }
 

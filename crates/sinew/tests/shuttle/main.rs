@@ -8,6 +8,8 @@
 
 mod base {
     pub mod atomic;
+    #[path = "../../../src/base/bomb.rs"]
+    pub(crate) mod bomb;
     #[path = "../../../src/base/deque.rs"]
     pub mod deque;
     #[path = "../../../src/base/histogram.rs"]

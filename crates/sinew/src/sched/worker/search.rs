@@ -218,6 +218,7 @@ impl Worker {
     #[cold]
     fn keep(&self, share: &List<Control>) {
         let count = share.len();
+        self.has_loud.set(true);
         let mut unstarted = [ptr::null_mut(); TAKE_MAX];
         let mut children = 0;
         for _ in 0..count {
@@ -290,6 +291,7 @@ impl Worker {
         }
         let first = steal_one(from);
         let more = from.len() / 2;
+        self.has_loud.set(true);
         let mut taken = 0;
         while taken < more.min(STEAL_MAX) {
             let control = steal_one(from);
@@ -326,6 +328,7 @@ impl Worker {
             won.fetch_add(1, Relaxed);
             self.next_victim.set((at + 1) % victims.len());
             self.groups.all[victim].call_thief();
+            self.has_loud.set(true);
             let own = ptr::from_ref(control).cast_mut();
             let has_room = if control.is_started() { self.seat.moving.push(own) } else { self.seat.children.push(own) };
             if !has_room {
@@ -353,6 +356,11 @@ impl Worker {
             return unsafe { self.group().push(control, quiet) };
         }
         let control = ptr::from_ref(control);
+        if !quiet {
+            self.has_loud.set(true);
+        } else if self.seat().children.len() == 0 {
+            self.has_loud.set(false);
+        }
         if !self.seat().children.push(control.cast_mut()) {
             self.spill(quiet);
             let pushed = self.seat().children.push(control.cast_mut());
@@ -378,9 +386,11 @@ impl Worker {
             }
         }
         add(&self.seat.counters.overflowed, oldest.len() as u64);
-        // Somebody was woken for those that were not queued quietly, and has perhaps found nothing while they were in nobody's queue (S1).
-        let all_quiet = quiet && self.group().quiet() >= CHILDREN_MAX;
-        let queued = self.group().push_all(&oldest, all_quiet);
+        let queued = self.group().push_all(&oldest, quiet);
         assert!(queued, "the queue of a group is closed by its last worker, and this one is there");
+        // Somebody was woken for those that were not queued quietly, and has perhaps found nothing while they were in nobody's queue (S1).
+        if quiet && self.has_loud.get() {
+            self.announce(1);
+        }
     }
 }

@@ -18,6 +18,8 @@
 //! # Not here
 //! Leaks: what only the frames of a suspended fiber hold is lost in LeakSanitizer's eyes. So a program that is checked ends its fibers before it ends.
 
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
 use super::{Root, arch};
 
 #[cfg(any(not(target_arch = "x86_64"), sinew_switch = "corosensei"))]
@@ -73,7 +75,8 @@ pub(crate) unsafe fn switch(save: *mut *mut u8, to: *mut u8) {
     // switches back, and with it our own place.
     unsafe {
         let mut here = Place { sp: std::ptr::null_mut(), tool: tool::Stack::here() };
-        *save = (&raw mut here).cast();
+        // Relaxed, as the port's one store is: a worker that fetches ahead may look at the place of a fiber that a thief has just run.
+        AtomicPtr::from_ptr(save).store((&raw mut here).cast(), Relaxed);
         let sp = (*to).sp;
         tool::leave(&raw mut here.tool, &raw mut (*to).tool);
         arch::switch(&raw mut here.sp, sp);

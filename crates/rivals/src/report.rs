@@ -2,6 +2,7 @@
 
 mod bars;
 mod lines;
+mod overview;
 mod svg;
 
 use std::fmt::Write as _;
@@ -21,6 +22,8 @@ use svg::Theme;
 const FOLDER: &str = "rivals";
 /// The rows in it.
 const ROWS: &str = "results.jsonl";
+/// The picture of all systems, which the README shows too.
+const OVERVIEW: &str = "overview";
 
 /// Writes the page and all it needs under `out`.
 ///
@@ -54,6 +57,10 @@ struct Chart<'a> {
 fn charts(rows: &[Row]) -> Vec<Chart<'_>> {
     let (curve, others): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.workload.starts_with("curve/"));
     let mut charts = Vec::new();
+    if overview::draw(&others, Theme::Light).is_some() {
+        let rows = others.clone();
+        charts.push(Chart { name: OVERVIEW.into(), draw: Box::new(move |theme| overview::draw(&rows, theme).unwrap_or_default()) });
+    }
     for (name, rows) in by_figure(others).into_iter().filter(|(name, _)| is_drawn(name)) {
         charts.push(Chart { name: slug(&name), draw: Box::new(move |theme| bars::draw(&name, &rows, theme)) });
     }
@@ -74,6 +81,10 @@ fn page(rows_file: &str, results: &Results) -> String {
     page.push_str(HOW);
     page.push_str(&measured_by(&results.runs()));
     let rows = &results.rows;
+    if charts(rows).iter().any(|chart| chart.name == OVERVIEW) {
+        page.push('\n');
+        page.push_str(&picture(OVERVIEW));
+    }
     page.push_str("\n## Targets\n\nWhere the time of those goes that are missed is in [decisions.md](decisions.md).\n\n");
     page.push_str(&target_table(rows));
     for workload in workloads::ALL {
@@ -196,6 +207,7 @@ mod tests {
             Row::new("yield-1".into(), "may", "", &[], Some("a | b".into())),
             Row::new("curve/yield-1k".into(), "sinew", "ns", &[11.0], None),
             Row::new("curve/yield-10k".into(), "sinew", "ns", &[12.0], None),
+            Row::new("select-8".into(), "sinew", "ns", &[79.0], None),
         ]
     }
 
@@ -236,7 +248,7 @@ mod tests {
         let row = |unit: &str| Row::new("echo-50".into(), "may", unit, &[9.0], None);
         let rows = ["us_cpu_per_request", "requests_per_s", "p50_us", "p99_us", "p999_us"].map(row);
         let names: Vec<_> = charts(&rows).into_iter().map(|chart| chart.name).collect();
-        assert_eq!(names, ["echo-50-us_cpu_per_request", "echo-50-p99_us"]);
+        assert_eq!(names, ["echo-50-us_cpu_per_request", "echo-50-p99_us"], "no overview without a figure of ours");
         let page = page("results.jsonl", &results(rows.into()));
         assert_eq!(page.matches("<picture>").count(), 2);
         assert_eq!(page.matches("<details>").count(), 5);
@@ -249,7 +261,7 @@ mod tests {
         write(&out, &results).unwrap();
         let page = fs::read_to_string(out.join("rivals.md")).unwrap();
         let links: Vec<_> = page.split('"').filter(|part| part.ends_with(".svg")).collect();
-        assert_eq!(links.len(), 3 * 2 + 2, "{links:?}");
+        assert_eq!(links.len(), 5 * 2 + 2, "{links:?}");
         for link in links.iter().filter(|link| !link.contains("curve-spawn")) {
             let svg = fs::read_to_string(out.join(link)).unwrap();
             assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{link}");

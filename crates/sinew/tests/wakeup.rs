@@ -556,3 +556,14 @@ fn a_pair_on_two_workers_that_poll_makes_no_futex_call() {
         true
     });
 }
+
+/// S2, by who sleeps: a worker that polls and is called for what another has taken polls on only as one of the two.
+#[test]
+fn all_workers_but_two_sleep_once_there_is_nothing_to_do() {
+    let runtime = Runtime::builder().workers(6).group_size(6).spin(Spin::Fixed(Duration::from_secs(3600))).build().unwrap();
+    runtime.run(|| (0..2000).for_each(|_| sinew::spawn(|| ()).join().unwrap()));
+    poll_until("two to poll and four to sleep", || {
+        let group = &runtime.metrics().groups[0];
+        (group.spinning.count_ones(), group.sleeping.count_ones()) == (2, 4)
+    });
+}

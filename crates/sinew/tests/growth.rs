@@ -286,3 +286,17 @@ fn a_worker_that_comes_late_may_run_where_the_others_may() {
     assert_eq!(cpus.len(), 4, "{cpus:?}");
     assert_eq!(BTreeSet::from_iter(cpus.iter().map(|(_, list)| list)).len(), 1, "{cpus:?}");
 }
+
+/// Fibers have all ended, and a worker's hook has not: the shutdown says so, and names no fiber.
+#[test]
+fn a_hook_that_takes_longer_than_the_grace_is_named() {
+    let (lets_go, waits) = std::sync::mpsc::channel::<()>();
+    let waits = std::sync::Mutex::new(waits);
+    let hook = move || _ = waits.lock().unwrap().recv();
+    let runtime = Runtime::builder().workers(1).on_worker_stop(hook).build().unwrap();
+    runtime.run(|| ());
+    let left = runtime.shutdown_timeout(Duration::from_millis(10)).unwrap_err();
+    assert!(left.fibers().is_empty());
+    assert_eq!(left.to_string(), "all fibers had ended, but 1 of the workers' threads had not: a worker hook takes its time");
+    drop(lets_go);
+}

@@ -750,4 +750,21 @@ mod tests {
         let victims = groups.all.iter().map(|group| (group.settings.node, group.settings.victims.as_slice()));
         assert!(victims.eq([(Some(0), &[(2, 16)][..]), (Some(1), &[(3, 16)]), (Some(0), &[(0, 16)]), (Some(1), &[(1, 16)])]));
     }
+
+    #[test]
+    fn any_and_nearest_take_no_turns_from_each_other() {
+        let groups = planned(RuntimeBuilder::default().workers(8).group_size(2), two_nodes().read("0-15").expect("a machine"));
+        let any_beside_nearest = |_| {
+            let any = groups.any().index;
+            let _ = groups.nearest_to(Some(0));
+            any
+        };
+        assert!((0..8).map(any_beside_nearest).eq([0, 1, 2, 3, 0, 1, 2, 3]));
+        let nearest_beside_any = |_| {
+            let nearest = groups.nearest_to(Some(0)).index;
+            let _ = groups.any();
+            nearest
+        };
+        assert!((0..4).map(nearest_beside_any).eq([0, 2, 0, 2]));
+    }
 }

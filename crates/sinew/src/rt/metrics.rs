@@ -98,7 +98,7 @@ pub struct GroupMetrics {
     pub wakes_by_sleeper: u64,
     /// Times that a worker was wanted for what any of it may take, a fiber or a batch of them, and none was idle, nor called from another group.
     pub wakes_by_nobody: u64,
-    /// Times a fiber was switched to by its workers.
+    /// Times a fiber was switched to by its workers, or yielded and went on, since nobody else was ready.
     pub switches: u64,
     /// How long its workers have polled for work, in all.
     pub spun: Duration,
@@ -140,7 +140,7 @@ pub struct WorkerMetrics {
     pub children: usize,
     /// Ready fibers that may move, and wait at this worker.
     pub moving: usize,
-    /// Times a fiber was switched to.
+    /// Times a fiber was switched to, or yielded and went on, since nobody else was ready.
     pub switches: u64,
     /// Times it slept, also while it sat out.
     pub sleeps: u64,

@@ -28,6 +28,8 @@ pub struct Unfinished {
     fibers: Vec<Fiber>,
     /// Fibers that had not begun, whose workers were too busy to refuse them.
     unstarted: usize,
+    /// Threads of workers that had not left.
+    threads: usize,
     lines: Vec<String>,
 }
 
@@ -35,7 +37,8 @@ impl Unfinished {
     pub(crate) fn of(groups: &Groups) -> Self {
         let kept: Vec<Kept> = fibers_of(groups, None).collect();
         let lines = kept.iter().take(NAMED_MAX).map(|kept| Line(kept.control()).to_string()).collect();
-        Self { fibers: kept.into_iter().map(Kept::into_fiber).collect(), unstarted: groups.unstarted(), lines }
+        let (unstarted, threads) = (groups.unstarted(), groups.threads());
+        Self { fibers: kept.into_iter().map(Kept::into_fiber).collect(), unstarted, threads, lines }
     }
 
     /// The fibers.
@@ -55,6 +58,11 @@ impl Kept {
 impl fmt::Display for Unfinished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.fibers.len();
+        if count == 0 && self.unstarted == 0 {
+            // At least one, a moment ago.
+            let threads = self.threads.max(1);
+            return write!(f, "all fibers had ended, but {threads} of the workers' threads had not: a worker hook takes its time");
+        }
         write!(f, "{count} fiber{} had not ended", if count == 1 { "" } else { "s" })?;
         self.lines.iter().try_for_each(|line| write!(f, "\n  {line}"))?;
         match count.saturating_sub(NAMED_MAX) {

@@ -101,7 +101,7 @@ impl Runtime {
     ///
     /// # Errors
     /// [`Unfinished`], which names the fibers that had not ended when `grace` was over; they go on with their workers as if nothing had happened, and what they
-    /// use is never freed.
+    /// use is never freed. Also if none is left, and a [worker hook](crate::RuntimeBuilder::on_worker_stop) has not returned: then it says that.
     ///
     /// # Panics
     /// In a fiber of this runtime: it would wait for itself.

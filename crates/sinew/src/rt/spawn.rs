@@ -131,7 +131,7 @@ impl Group {
         };
         match self.0 {
             Place::Nearest => Ok(groups.nearest()),
-            Place::Any => Ok(groups.any(None)),
+            Place::Any => Ok(groups.any()),
             Place::Foreground(number) if number < groups.foreground => Ok(&groups.all[number]),
             Place::Background(number) if number < background => Ok(&groups.all[groups.foreground + number]),
             Place::Foreground(number) => refuse("foreground", number, groups.foreground),

@@ -54,6 +54,8 @@ pub(crate) struct Groups {
     movers: AtomicUsize,
     /// Unstarted fibers that found no stack.
     starving: AtomicUsize,
+    /// Whose turn it is among all foreground groups, for fibers that may go anywhere. Those that are to be near have counts of their own, by node: with one for both, two that ask by turns would each get the same group again and again.
+    turn: AtomicUsize,
     start_worker: StartWorker,
     pub(crate) hooks: Hooks,
     binding: Binding,
@@ -109,6 +111,7 @@ impl Groups {
                 outside: AtomicUsize::new(0),
                 movers: AtomicUsize::new(0),
                 starving: AtomicUsize::new(0),
+                turn: AtomicUsize::new(0),
                 start_worker,
                 hooks,
                 binding,
@@ -159,15 +162,11 @@ impl Groups {
 
     /// As `nearest`, for one that runs on `cpu`. At a node that has no group all are alike.
     pub(crate) fn nearest_to(&self, cpu: Option<usize>) -> &Group {
-        self.any(cpu.and_then(|cpu| self.binding.machine.node_of(cpu)))
-    }
-
-    /// A foreground group for a fiber that may be anywhere, or anywhere at `node`: by turns.
-    pub(crate) fn any(&self, node: Option<usize>) -> &Group {
         let foreground = &self.all[..self.foreground];
         if let [only] = foreground {
             return only;
         }
+        let node = cpu.and_then(|cpu| self.binding.machine.node_of(cpu));
         let near = |group: &&Group| node.is_none() || group.settings.node.is_none() || group.settings.node == node;
         match foreground.iter().filter(near).count() {
             0 => &foreground[foreground[0].next_turn() % foreground.len()],
@@ -176,6 +175,11 @@ impl Groups {
                 foreground.iter().filter(near).nth(first.next_turn() % count).expect("so many were counted")
             }
         }
+    }
+
+    /// A foreground group for a fiber that may be anywhere: by turns.
+    pub(crate) fn any(&self) -> &Group {
+        &self.all[self.turn.fetch_add(1, Relaxed) % self.foreground]
     }
 
     /// The groups whose workers steal from this one.
@@ -191,6 +195,11 @@ impl Groups {
             self.thread_left().into_iter().for_each(make_ready);
         }
         started
+    }
+
+    /// Threads of workers that have not left.
+    pub(crate) fn threads(&self) -> usize {
+        self.exit.lock().threads
     }
 
     /// A worker's thread has left all behind; whom to make ready for it.

@@ -14,7 +14,7 @@ use common::one_place::Alone;
 use common::{Gate, is_child, pair, panics, poll_until, rounds, until};
 use sinew::chan::{Receiver, Sender, bounded, unbounded};
 use sinew::sync::{Condvar, Mutex, RwLock, Semaphore};
-use sinew::{Builder, Group, Io, Launch, Queue, Runtime, select};
+use sinew::{Builder, Group, Io, Launch, Queue, Runtime, Spin, select};
 
 const QUEUES: [Queue; 2] = [Queue::Shared, Queue::Stealing];
 const MICRO: Duration = Duration::from_micros(1);
@@ -1167,4 +1167,25 @@ fn nobody_is_called_for_what_runs_next_where_it_is() {
         held.join().unwrap();
     });
     end(runtime);
+}
+
+/// The claim: a fiber that yields behind what was queued quietly is run by another worker while the first one runs that. The quiet one holds its worker until the other has gone on.
+#[test]
+fn a_fiber_that_yields_behind_a_quiet_one_is_run_by_an_idle_worker() {
+    for (queue, pinned) in [(Queue::Shared, false), (Queue::Shared, true), (Queue::Stealing, false), (Queue::Stealing, true)] {
+        let like = move || if pinned { Builder::new().pinned() } else { Builder::new() };
+        let runtime = described(2, queue).spin(Spin::Never).build().unwrap();
+        let maker = move || {
+            poll_until("the other worker to sleep", || sinew::metrics().groups[0].sleeping.count_ones() == 1);
+            let went_on = Arc::new(AtomicBool::new(false));
+            let sees = went_on.clone();
+            let hog = like().quiet().spawn(move || poll_until("the yield to end", || sees.load(SeqCst))).unwrap();
+            sinew::yield_now();
+            went_on.store(true, SeqCst);
+            sinew::flush();
+            hog.join().unwrap();
+        };
+        runtime.run(|| like().spawn(maker).unwrap().join().unwrap());
+        end(runtime);
+    }
 }

@@ -417,7 +417,7 @@ pub(crate) struct Group {
     pub(crate) unserved: AtomicU64,
     /// Fibers spawned by threads that are no workers, and in batches.
     pub(crate) spawned_outside: AtomicU64,
-    /// Whose turn it is among the groups of a node, for fibers that may go to any of them; that of its first group counts. (With one count for all nodes, two that ask by turns would each get the same group again and again.)
+    /// Whose turn it is among the groups of a node, for fibers that may go to any of them; that of its first group counts. (With one count for all nodes, two that ask by turns would each get the same group again and again; `Groups::any` counts by itself for the same reason.)
     turn: AtomicUsize,
     /// Fibers queued quietly that nobody has been woken for.
     quiet: AtomicUsize,
@@ -536,6 +536,8 @@ impl Group {
         }
         // Release: meets the Acquire in `grow`.
         self.growing.store(0, Release);
+        // SeqCst: meets the fence in `Idle::claim`. Either who queues a fiber and finds nobody idle sees that one more may be started, or this worker's first looks at the queues see the fiber (`pass_rest_on`).
+        fence(SeqCst);
         welcome
     }
 
@@ -651,12 +653,20 @@ impl Group {
 
     /// So many fibers were queued that nobody was woken for.
     pub(crate) fn note_quiet(&self, count: usize) {
-        self.quiet.fetch_add(count, Relaxed);
+        // Release: meets the Acquire in `flush`, by whomever; who wakes others for these fibers has seen them queued, and so do those.
+        self.quiet.fetch_add(count, Release);
+    }
+
+    /// Whether fibers were queued that nobody was woken for.
+    #[inline]
+    pub(crate) fn has_quiet(&self) -> bool {
+        self.quiet.load(Relaxed) != 0
     }
 
     /// Wakes workers for what was queued quietly.
     pub(crate) fn flush(&self) {
-        match self.quiet.swap(0, Relaxed) {
+        // Acquire: meets the Release in `note_quiet`.
+        match self.quiet.swap(0, Acquire) {
             0 => {}
             count => self.tell(count),
         }

@@ -679,7 +679,7 @@ impl Worker {
     /// Runs `control`, and whatever it hands over to, until one comes back to the loop.
     fn enter(&self, control: &Control) {
         if !control.is_started() {
-            if !self.start(control) {
+            if !self.start(control, root) {
                 return;
             }
             if self.groups.has_starved() {
@@ -699,7 +699,8 @@ impl Worker {
         add(&counters.switches, u64::from(switches));
         self.ticks.set(self.ticks.get() + switches);
         self.backlog.set(self.backlog.get().saturating_sub(switches));
-        if !self.left.get().is_null() {
+        // Not yet where it has dispatched one: it is queued when that one has begun (`root_of_dispatched`).
+        if !self.left.get().is_null() && self.urgent.get().is_null() {
             self.see_to_left();
         }
     }
@@ -710,7 +711,7 @@ impl Worker {
     }
 
     /// Gives an unstarted fiber a stack and settles it here; `false` if there is none and it was put aside.
-    fn start(&self, control: &Control) -> bool {
+    fn start(&self, control: &Control, root: Root) -> bool {
         debug_assert!(!control.is_started(), "F1: fiber {control} is started twice");
         self.judge(control);
         self.note_start(control);
@@ -718,7 +719,7 @@ impl Worker {
         let taken = unsafe { (*self.stacks.get()).take(control.class()) };
         match taken {
             Ok(stack) => {
-                self.settle(control, stack);
+                self.settle(control, stack, root);
                 true
             }
             Err(why) => {
@@ -744,7 +745,7 @@ impl Worker {
         }
     }
 
-    fn settle(&self, control: &Control, stack: Stack) {
+    fn settle(&self, control: &Control, stack: Stack, root: Root) {
         let arg = ptr::from_ref(control).cast_mut().cast();
         // SAFETY: the stack is ours and unused.
         let sp = unsafe { prepare(stack.bottom(), stack.top(), root, arg) };
@@ -793,12 +794,13 @@ impl Worker {
     /// The child is unstarted and the caller's alone, `me` is the running fiber and may suspend.
     pub(crate) unsafe fn dispatch(&self, me: &Control, child: &'static Control) {
         add(&self.seat().counters.spawned, 1);
-        if !self.start(child) {
+        let by_the_loop = me.is_marked() || self.budget.get() == 0;
+        if !self.start(child, if by_the_loop { root_of_dispatched } else { root }) {
             return;
         }
         // SAFETY: F1 - a running fiber is in no list; the child is started, in no list, and gone to or left to the loop.
         unsafe {
-            if me.is_marked() || self.budget.get() == 0 {
+            if by_the_loop {
                 self.urgent.set(child);
                 self.make_way(me);
                 // It has had its turn again, and all before it: this is no chain that keeps others waiting.
@@ -1078,7 +1080,7 @@ impl Worker {
         unsafe {
             // Not where fibers wait for stacks: what is not needed of those that were taken for one is handed out by the loop alone (`stack.rs`, I2).
             let may_go = self.budget.get() != 0 && !me.is_marked() && !self.groups.has_starved();
-            if may_go && self.seat().children.pop_if_newest(wanted) && self.start(child) {
+            if may_go && self.seat().children.pop_if_newest(wanted) && self.start(child, root) {
                 self.budget.set(self.budget.get() - 1);
                 self.current.set(child);
                 self.count_unwinding();
@@ -1224,7 +1226,17 @@ fn resume_hooks(me: &Control) {
     }
 }
 
-/// What every fiber's stack begins with.
+/// What a fiber's stack begins with.
+type Root = unsafe extern "C" fn(*mut u8) -> !;
+
+/// What that of a dispatched fiber begins with whose maker may move: others may have the maker from now on, and not before.
+unsafe extern "C" fn root_of_dispatched(arg: *mut u8) -> ! {
+    here().into_iter().for_each(Worker::see_to_left);
+    // SAFETY: as there.
+    unsafe { root(arg) }
+}
+
+/// What every other fiber's stack begins with.
 unsafe extern "C" fn root(arg: *mut u8) -> ! {
     // SAFETY: `settle` gave the control block of the fiber whose stack this is.
     let mut control: &Control = unsafe { &*arg.cast() };

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use super::Worker;
+use super::{Worker, root};
 use crate::fiber::Verdict;
 use crate::fiber::stack::{CLASSES, Class, Stack};
 
@@ -62,7 +62,7 @@ impl Worker {
         };
         self.groups.fed(self.group());
         self.judge(control);
-        self.settle(control, stack);
+        self.settle(control, stack, root);
         // SAFETY: it is started now, and in no list.
         unsafe { self.ready.push(ptr::from_ref(control).cast_mut()) };
         true
@@ -81,7 +81,7 @@ impl Worker {
         // Its stack is this group's, and must come back here.
         control.set_pinned();
         self.groups.fed(self.group());
-        self.settle(control, stack);
+        self.settle(control, stack, root);
         // SAFETY: it is started now, and in no list.
         unsafe { self.ready.push(ptr::from_ref(control).cast_mut()) };
         true

@@ -262,9 +262,12 @@ impl Worker {
         }
     }
 
-    /// A fiber that may move has come back to the loop, and left its stack: if it is ready, or has been called, others may have it from now on.
+    /// If a fiber that may move has come back to the loop, and left its stack: when it is ready, or has been called, others may have it from now on.
     pub(super) fn see_to_left(&self) {
         let control = self.left.replace(ptr::null());
+        if control.is_null() {
+            return;
+        }
         // SAFETY: F1 - a fiber that has just left is its worker's, until `leave` says that its waker has it.
         unsafe {
             if self.left_ready.replace(false) {
@@ -295,7 +298,8 @@ impl Worker {
             } else {
                 // Nobody is woken for it if this worker looks there next.
                 self.others_due.set(true);
-                let alone = self.group().queued() == 0;
+                // Nor for those before it, if they were queued quietly.
+                let alone = self.group().queued() == 0 || self.group().has_quiet();
                 let queued = self.group().put(control);
                 assert!(queued, "this worker is there");
                 self.tell_if_left(alone);

@@ -50,6 +50,7 @@ impl Worker {
         if !urgent.is_null() {
             // SAFETY: F1 - it was started here, and is in no list.
             unsafe { self.ready.push(urgent.cast_mut()) };
+            self.see_to_left();
         }
         self.turn.set(self.turn.get().wrapping_add(1));
         if self.turn.get().is_multiple_of(RESCUE_ROUNDS) && self.group().seats().len() > 1 {

@@ -162,10 +162,7 @@ impl Growing {
             self.born.store(seat + 1, Relaxed);
             self.growing.store(0, Release);
         }
-        if !mutant("no fence") {
-            // The worker's first look at the queues is behind that of `Idle`.
-            fence(SeqCst);
-        }
+        fence(SeqCst);
         let took = self.queued.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_ok();
         // `Worker::pass_on`.
         if took && self.queued.load(Relaxed) != 0 && !mutant("a late worker does not pass on") {
@@ -203,6 +200,109 @@ fn growth_needs_its_orderings_and_that_a_late_worker_passes_on() {
     for fault in ["relaxed", "a late worker does not pass on"] {
         check_notices(fault, 3, growth);
     }
+}
+
+/// A late worker takes what it was started for, while another fiber is queued and nobody is idle: `Group::push`, `Idle::claim` and `grow` beside `Group::join_late` and `Worker::pass_rest_on`, whose look is a relaxed load, and
+/// not a change of the count as in `Growing`.
+fn growth_beside_a_push() {
+    let [queued, growing] = [0, 1].map(|n| Arc::new(AtomicUsize::new(n)));
+    let worker = {
+        let (queued, growing) = (queued.clone(), growing.clone());
+        loom::thread::spawn(move || {
+            growing.store(0, Release);
+            if !mutant("no fence as it joins") {
+                fence(SeqCst);
+            }
+            queued.load(Relaxed) != 0
+        })
+    };
+    queued.fetch_add(1, Relaxed);
+    if !mutant("no fence behind the push") {
+        fence(SeqCst);
+    }
+    let grows = growing.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
+    let passes_on = worker.join().unwrap();
+    assert!(grows || passes_on, "nobody starts a worker for what was pushed");
+}
+
+#[test]
+fn one_more_worker_comes_for_what_is_pushed_as_one_arrives() {
+    check(3, growth_beside_a_push);
+}
+
+#[test]
+fn a_late_worker_needs_its_fence() {
+    for fence in ["no fence as it joins", "no fence behind the push"] {
+        check_notices(fence, 3, growth_beside_a_push);
+    }
+}
+
+/// One worker that sleeps, and what is queued quietly for it: `Group::note_quiet` and `flush`.
+struct Quiet {
+    idle: Idle,
+    bed: Bed,
+    queue: Mutex<()>,
+    queued: AtomicUsize,
+    quiet: AtomicUsize,
+}
+
+impl Quiet {
+    fn push(&self) {
+        {
+            let _queue = self.queue.lock().unwrap();
+            self.queued.fetch_add(1, Relaxed);
+        }
+        self.quiet.fetch_add(1, Release);
+    }
+
+    fn flush(&self) {
+        if self.quiet.swap(0, Acquire) == 0 {
+            return;
+        }
+        for _ in self.idle.claim(1, |worker| worker).sleepers.iter() {
+            self.bed.wake();
+        }
+    }
+
+    fn sleep(&self) {
+        self.bed.slot.lie_down();
+        self.idle.enter_sleep(0);
+        if self.queued.load(Relaxed) == 0 {
+            self.bed.futex_wait();
+        }
+        self.bed.slot.get_up();
+        let _ = self.idle.leave_sleep(0);
+    }
+}
+
+/// One queues quietly and flushes, another flushes beside it, and may be who wakes the worker: that sees the fiber then.
+fn flush_by_another() {
+    let zero = || AtomicUsize::new(0);
+    let quiet = Arc::new(Quiet { idle: Idle::new(), bed: Bed::new(), queue: Mutex::new(()), queued: zero(), quiet: zero() });
+    let [pusher, other] = [true, false].map(|pushes| {
+        let quiet = quiet.clone();
+        loom::thread::spawn(move || {
+            if pushes {
+                quiet.push();
+            }
+            quiet.flush();
+        })
+    });
+    while quiet.queued.load(Relaxed) == 0 {
+        quiet.sleep();
+    }
+    pusher.join().unwrap();
+    other.join().unwrap();
+}
+
+#[test]
+fn whoever_flushes_wakes_one_who_sees_what_was_queued() {
+    check(3, flush_by_another);
+}
+
+#[test]
+fn a_flush_needs_its_orderings() {
+    check_notices("relaxed", 3, flush_by_another);
 }
 
 /// A runtime that is being stopped, with one fiber left that may move; one worker runs that to its end, the other sleeps or is about to.
@@ -247,6 +347,39 @@ impl Stopping {
     /// `Groups::has_no_movers`.
     fn has_no_movers(&self) -> bool {
         self.movers.fetch_add(0, AcqRel) == 0
+    }
+
+    /// `Groups::mover_comes`, and the look behind it (`Worker::settle_at`).
+    fn mover_comes(&self) -> bool {
+        self.movers.fetch_add(1, Acquire);
+        if !mutant("no fence where one comes") {
+            fence(SeqCst);
+        }
+        self.is_stopping()
+    }
+}
+
+/// A fiber that may move begins as its runtime is stopped: its worker cancels it, or the shutdown, which looks for those that have begun, does.
+fn mover_beside_a_stop() {
+    let groups = Arc::new(Stopping { stopping: AtomicUsize::new(0), movers: AtomicUsize::new(0), bed: Bed::new() });
+    let worker = {
+        let groups = groups.clone();
+        loom::thread::spawn(move || groups.mover_comes())
+    };
+    groups.stop();
+    let sees_it = groups.movers.load(Relaxed) != 0;
+    assert!(worker.join().unwrap() || sees_it, "nobody cancels it");
+}
+
+#[test]
+fn a_fiber_that_begins_beside_a_stop_is_cancelled() {
+    check(3, mover_beside_a_stop);
+}
+
+#[test]
+fn a_fiber_that_begins_beside_a_stop_needs_both_fences() {
+    for fence in ["no fence", "no fence where one comes"] {
+        check_notices(fence, 3, mover_beside_a_stop);
     }
 }
 

@@ -1,6 +1,9 @@
-//! Tests of `list`, `mask` and `histogram`; they stand apart because the models include those files as they are.
+//! Tests of `list`, `mask`, `deque` and `histogram`; they stand apart because the models include those files as they are.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::atomic::AtomicPtr;
+use super::deque::{Deque, Stolen};
 use super::histogram::{Counts, Histogram};
 use super::list::{Linked, List};
 use super::mask::{Mask, Set};
@@ -105,4 +108,43 @@ fn percentiles_come_from_what_was_recorded() {
         assert!(got >= value && got - value <= value / 8, "{per_mille} per mille is {got}");
     }
     assert_eq!(counts.since(&counts).per_mille(500), None);
+}
+
+/// bthread's test of its queue: eight thieves, and an owner that pushes half a million items, takes some back from both ends, and goes round the ring some ten thousand times. Each item is taken once.
+#[test]
+fn every_item_of_a_deque_is_taken_once_by_its_owner_or_one_of_eight_thieves() {
+    const ITEMS: usize = 512 * 1024;
+    const THIEVES: usize = 8;
+    let taken: Vec<AtomicUsize> = (0..ITEMS).map(|_| AtomicUsize::new(0)).collect();
+    let (deque, done) = (Deque::<AtomicUsize, 64>::new(), AtomicBool::new(false));
+    // SAFETY: the items are places in `taken`, which outlives all who take them.
+    let take = |item: *mut AtomicUsize| !item.is_null() && unsafe { &*item }.fetch_add(1, Ordering::Relaxed) == 0;
+    let stolen: usize = std::thread::scope(|s| {
+        let thief = || {
+            let mut count = 0;
+            loop {
+                let was_done = done.load(Ordering::Acquire);
+                match deque.steal() {
+                    Stolen::Item(item) => count += usize::from(take(item)),
+                    Stolen::Retry => {}
+                    Stolen::Empty if was_done => return count,
+                    Stolen::Empty => std::thread::yield_now(),
+                }
+            }
+        };
+        let thieves: Vec<_> = (0..THIEVES).map(|_| s.spawn(thief)).collect();
+        let mut own = 0;
+        for (n, item) in taken.iter().enumerate() {
+            while !deque.push(std::ptr::from_ref(item).cast_mut()) {
+                own += usize::from(take(if n % 2 == 0 { deque.pop() } else { deque.pop_oldest() }));
+            }
+            if n % 3 == 0 {
+                own += usize::from(take(deque.pop()));
+            }
+        }
+        done.store(true, Ordering::Release);
+        own + thieves.into_iter().map(|thief| thief.join().unwrap()).sum::<usize>()
+    });
+    assert_eq!(stolen, ITEMS);
+    assert!(taken.iter().all(|times| times.load(Ordering::Relaxed) == 1));
 }

@@ -42,7 +42,7 @@
 //! it panics. With these rules kept, safe code that uses Sinew is sound. A fiber may move between workers only where its maker has promised, by `unsafe`, what that asks for ([`RuntimeBuilder::migrate_started_fibers`]).
 //!
 //! # Which calls can be cut short
-//! A cancel and a deadline are errors, and nothing is unwound by force. I/O, channels, `select!`, [`sleep`] and [`park`] are *cancel points*: they fail, or return at once, in a fiber that is cancelled or past its deadline. Locks,
+//! A cancel and a deadline are errors, and nothing is unwound by force. I/O, channels, `select!`, [`sleep`] and [`park`] are *cancel points*: they fail, or return at once, in a fiber that is cancelled or past its deadline ([`Cancelled::is_in`] knows the `io::Error`). Locks,
 //! `join`, the end of a [`scope()`], [`blocking()`] and [`block_on`] are none; locks have timed forms, and [`try_block_on`] is one. [`cancelled`] has [the whole table](cancelled#which-calls-wait-and-which-are-cancel-points). A loop around
 //! [`sleep`] or [`park`], which return nothing, asks [`cancelled`].
 //!

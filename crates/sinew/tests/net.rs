@@ -159,7 +159,7 @@ fn a_cancelled_read_ends_and_loses_nothing() {
         sinew::yield_now();
         reader.cancel();
         let error = reader.join().unwrap().unwrap_err();
-        assert!(error.get_ref().is_some_and(|source| source.is::<sinew::Cancelled>()), "{error:?}");
+        assert!(sinew::Cancelled::is_in(&error), "{error:?}");
         far.write_all(b"later").unwrap();
         let mut buf = [0; 5];
         (&*near).read_exact(&mut buf).unwrap();
@@ -707,7 +707,7 @@ fn a_shutdown_ends_fibers_that_wait_for_io() {
         runtime.shutdown_timeout(Duration::from_secs(10)).unwrap();
         for fiber in fibers {
             let error = fiber.join().unwrap();
-            assert!(error.get_ref().is_some_and(|source| source.is::<sinew::Cancelled>()), "{error:?}");
+            assert!(sinew::Cancelled::is_in(&error), "{error:?}");
         }
     }
 }

@@ -160,7 +160,7 @@ impl Got {
         match (result, cut) {
             (Ok(bytes), Cut::ByDeadline) => fail(format_args!("a deadline cut a call short that did its work: {bytes} bytes")),
             (Ok(bytes), _) => Got::Bytes(bytes),
-            (Err(error), _) if error.get_ref().is_some_and(|source| source.is::<Cancelled>()) => {
+            (Err(error), _) if Cancelled::is_in(&error) => {
                 check!(sinew::cancelled(), "a call said that its fiber is cancelled, and it is not");
                 count(&TALLY.cancels);
                 Got::Cancelled

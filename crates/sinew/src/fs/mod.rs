@@ -12,7 +12,7 @@
 //! To clean up all the same, do so in a [`shield`](crate::shield). A wait for a [lock](File::lock) can be cut short all the time.
 //!
 //! # Errors
-//! The system's, with the kinds that std gives them. One that fails at its entry has [`Cancelled`](crate::Cancelled) as its source, or the kind `TimedOut`.
+//! The system's, with the kinds that std gives them. An error at the entry [contains `Cancelled`](crate::Cancelled::is_in), or has the kind `TimedOut`.
 //!
 //! # Panics
 //! Inside [`no_suspend`](crate::no_suspend), in all cases but those that never suspend.

@@ -100,7 +100,7 @@ pub(super) fn each<T>(addrs: impl ToSocketAddrs, mut f: impl FnMut(SocketAddr) -
 
 /// Whether the caller was cancelled, or a deadline around it has passed.
 fn is_cut(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|source| source.is::<Cancelled>() || source.is::<Elapsed>())
+    Cancelled::is_in(error) || error.get_ref().is_some_and(|cause| cause.is::<Elapsed>())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! A program moves from threads to fibers by writing `sinew::net` where it had `std::net`. Every type works on plain threads too, where it blocks the thread.
 //!
 //! # What differs from std
-//! - Calls that wait are [cancel points](crate::cancelled): they fail when the caller is cancelled, or late. Nothing is lost then. (On a plain thread a deadline cuts them short, and a cancel makes
+//! - Calls that wait are [cancel points](crate::cancelled): they fail when the caller is cancelled ([`Cancelled::is_in`](crate::Cancelled::is_in)), or late. Nothing is lost then. (On a plain thread a deadline cuts them short, and a cancel makes
 //!   them fail at their entry, but does not end one that has begun.)
 //! - Names are looked up off the workers ([`ToSocketAddrs`] is our own trait for that, for the same types).
 //! - Time-outs ([`TcpStream::set_read_timeout`]) belong to the handle, and are copied by `try_clone`; std's belong to the socket.

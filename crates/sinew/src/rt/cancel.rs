@@ -10,9 +10,32 @@ use crate::os::clock;
 
 /// The caller was cancelled: what a cancel point fails with.
 ///
-/// In an [`io::Error`] it is the source, and the kind is [`Other`](io::ErrorKind::Other): never `Interrupted`, which std's loops would retry.
+/// I/O fails with an [`io::Error`] that contains it: [`is_in`](Self::is_in) tells. The kind is [`Other`](io::ErrorKind::Other): never `Interrupted`, which std's loops would retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cancelled;
+
+impl Cancelled {
+    /// Whether `error` is what I/O of a cancelled caller fails with.
+    ///
+    /// It looks at what the error [contains](io::Error::get_ref). Its [`source`](std::error::Error::source) is not this: in std that is the cause of what is contained, and here there is none.
+    ///
+    /// # Suspends
+    /// No.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::Read;
+    /// let (mut reader, _writer) = sinew::io::pipe()?;
+    /// let fiber = sinew::spawn(move || reader.read(&mut [0; 16]));
+    /// fiber.cancel();
+    /// let error = fiber.join().unwrap().unwrap_err();
+    /// assert!(sinew::Cancelled::is_in(&error));
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn is_in(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|cause| cause.is::<Self>())
+    }
+}
 
 impl fmt::Display for Cancelled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

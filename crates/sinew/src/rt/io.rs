@@ -269,7 +269,7 @@ pub(crate) fn count(result: isize) -> io::Result<usize> {
 /// Does one operation, and waits where it would block: at most for the descriptor's own time-out.
 ///
 /// # Errors
-/// What the system says; `WouldBlock` when the descriptor's own time-out is over, as std; and as every cancel point: [`Cancelled`](crate::Cancelled) as source, or `TimedOut`.
+/// What the system says; `WouldBlock` when the descriptor's own time-out is over, as std; and as every cancel point: an error that contains [`Cancelled`](crate::Cancelled), or `TimedOut`.
 #[track_caller]
 pub(crate) fn perform<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, call: C) -> io::Result<C::Output> {
     let deadline_ns = descriptor.deadline_ns(call.direction());

@@ -155,8 +155,7 @@ pub fn everywhere(f: impl Fn() + Send + Sync) {
 
 /// Whether an error says that its caller was cancelled.
 pub fn is_cancelled(error: &std::io::Error) -> bool {
-    let source = error.get_ref().map(|source| source as &(dyn std::error::Error + 'static));
-    error.kind() == std::io::ErrorKind::Other && source.is_some_and(|source| source.is::<sinew::Cancelled>())
+    error.kind() == std::io::ErrorKind::Other && sinew::Cancelled::is_in(error)
 }
 
 /// Runs `f` in a fiber of a runtime with one worker.

@@ -95,10 +95,6 @@ fn with_worker_each<const N: usize>(body: impl FnOnce(&Arc<Groups>)) {
     with_rings((0..N).map(|_| plain(1)).collect(), body);
 }
 
-fn is_cancel(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|source| source.is::<Cancelled>())
-}
-
 /// Lets the others go on for a while, which differs.
 fn a_while() {
     (0..thread_rng().gen_range(0..A_WHILE)).for_each(|_| shuttle::thread::yield_now());
@@ -152,7 +148,7 @@ fn one_stays(groups: &Arc<Groups>, door: &Door, cancelled: usize, late: usize, p
     for acceptor in to_cancel {
         match acceptor.join().unwrap() {
             Ok(()) => served += 1,
-            Err(error) => assert!(is_cancel(&error), "{error}"),
+            Err(error) => assert!(Cancelled::is_in(&error), "{error}"),
         }
     }
     for acceptor in hasty {
@@ -199,7 +195,7 @@ fn one_is_short() {
         door.connect();
         let results: Vec<_> = acceptors.into_iter().map(|acceptor| acceptor.join().unwrap()).collect();
         assert!(results[1..].iter().all(Result::is_ok), "{results:?}");
-        assert!(results[0].as_ref().map_or_else(is_cancel, |()| true), "{results:?}");
+        assert!(results[0].as_ref().map_or_else(Cancelled::is_in, |()| true), "{results:?}");
     });
 }
 
@@ -260,7 +256,7 @@ fn a_runtime_that_ends_ends_all_who_accept() {
                 let (door, served) = (door.clone(), served.clone());
                 let accepts = move || match door.accept() {
                     Ok(()) => _ = served.fetch_add(1, SeqCst),
-                    Err(error) => assert!(is_cancel(&error), "{error}"),
+                    Err(error) => assert!(Cancelled::is_in(&error), "{error}"),
                 };
                 drop(on(groups, index % 2, accepts));
             }

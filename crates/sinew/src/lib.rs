@@ -41,6 +41,9 @@
 //! Three rules remain, as fibers take turns on a thread. Do not suspend inside a `thread_local!` initialiser, inside a scoped-thread-local closure, or inside a panic hook. [`no_suspend`] marks code like this: suspending in
 //! it panics. With these rules kept, safe code that uses Sinew is sound. A fiber may move between workers only where its maker has promised, by `unsafe`, what that asks for ([`RuntimeBuilder::migrate_started_fibers`]).
 //!
+//! # Nothing preempts a fiber
+//! One that computes, or blocks its thread, keeps every fiber that is settled on its worker waiting until it suspends. Give long work to [`blocking()`], a [background group](RuntimeBuilder::background) or [`hop`], or call [`yield_now`] in it.
+//!
 //! # Which calls can be cut short
 //! A cancel and a deadline are errors, and nothing is unwound by force. I/O, channels, `select!`, [`sleep`] and [`park`] are *cancel points*: they fail, or return at once, in a fiber that is cancelled or past its deadline ([`Cancelled::is_in`] knows the `io::Error`). Locks,
 //! `join`, the end of a [`scope()`], [`blocking()`] and [`block_on`] are none; locks have timed forms, and [`try_block_on`] is one. [`cancelled`] has [the whole table](cancelled#which-calls-wait-and-which-are-cancel-points). A loop around
@@ -51,7 +54,8 @@
 //! - Locks do not poison: `lock()` gives the guard, and [`Condvar::wait`](sync::Condvar::wait) takes `&mut guard`. `try_lock_for` is [`lock_timeout`](sync::Mutex::lock_timeout).
 //! - `mpsc::channel` is [`chan::unbounded`], `sync_channel` is [`chan::bounded`]; both have many receivers. `handle.thread()` is [`JoinHandle::fiber`].
 //! - **Hold no guard of `std::sync` over a call that waits**: the next fiber of the worker that wants the lock blocks the thread, and the holder never goes on. Those of [`sync`] may be held over anything.
-//! - What blocks the thread (`std::thread::sleep`, a call of C) blocks a worker: [`blocking()`] is for that.
+//! - So the initialiser of a std [`LazyLock`](std::sync::LazyLock), [`OnceLock`](std::sync::OnceLock) or [`Once`](std::sync::Once) must not wait; that of one of [`sync`]'s may.
+//! - What blocks the thread blocks a worker: `std::thread::sleep`, a call of C, and what waits in std (`mpsc`, `Condvar`, `Barrier`, `net`, `process`). There is one of ours for each of std's; [`blocking()`] is for the others.
 //! - [`net`] and [`fs`] say at their heads where they differ from std's.
 
 // The README's examples run as tests, too.

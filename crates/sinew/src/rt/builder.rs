@@ -222,7 +222,7 @@ impl RuntimeBuilder {
     /// deadlock, with the name, spawn site and wait of every fiber. It never ends anything: threads outside may yet wake them.
     ///
     /// Whoever sleeps, or waits with a time-out, however long, counts as waiting for a moment in time: then there is no report. A fiber that waits for another runtime's is
-    /// taken for one that waits for ever.
+    /// taken for one that waits for ever. A worker whose thread is blocked by other means than Sinew's (a lock of std's, `std::thread::sleep`, a call of C) counts as one that computes: that standstill is not seen.
     ///
     /// Off by default. The period is at least a millisecond and at most a day.
     pub fn deadlock_watch(mut self, period: Duration) -> Self {

@@ -30,6 +30,9 @@ const DROP_GRACE: Duration = Duration::from_secs(5);
 /// Most programs need none: the first [`spawn`](crate::spawn()) starts a default runtime. Build one to have a number of workers of one's own,
 /// or to keep parts of a program apart.
 ///
+/// Its fibers are those that are begun by its [`run`](Self::run) and [`spawn`](Self::spawn) (or those of its [`Handle`], or by [`Builder::runtime`](crate::Builder::runtime)), and those that these spawn in turn. A [`sinew::spawn`](crate::spawn()) on a plain
+/// thread is of the default runtime, whatever others there are; `SINEW_*` in the environment configures that one, and all options that a builder was not told.
+///
 /// Dropping it is a [shutdown](Self::shutdown_timeout) with a grace of 5 seconds, which writes what it leaves behind to stderr.
 ///
 /// # Examples

@@ -646,6 +646,10 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// In a runtime that is being [shut down](crate::Runtime::shutdown_timeout) nothing begins to run: `f` is dropped unrun, here, and `join` gives a [`NeverRan`], as it does for fibers that were
 /// spawned before and had not begun. A loop that starts again what has failed must ask [`cancelled`](crate::cancelled()), or the shutdown never finishes. To get an error in place of a fiber that never runs, use [`Builder::spawn`].
 ///
+/// # At the end of `main`
+/// Nobody waits for a fiber that is not joined, as for a thread. When `main` returns the process ends, and the fibers of the default runtime with it, wherever they are and without their destructors. [`run`] waits for its closure
+/// alone, [`scope`](crate::scope) for all that is spawned in it. A [`Runtime`](crate::Runtime) of one's own that is dropped is shut down: it cancels its fibers, and waits for them up to 5 seconds.
+///
 /// # Suspends
 /// No.
 ///
@@ -835,7 +839,8 @@ where
 
 /// Runs `f` as a fiber and waits for it; `f` may borrow from the caller.
 ///
-/// From a plain thread this is the way into the default runtime. Like the fibers of a [`scope`](crate::scope), `f` is cancelled when the caller is, and
+/// From a plain thread this is the way into the default runtime. It waits for `f` alone: fibers that `f` has spawned and not joined go on, and [end with the process](crate::spawn()#at-the-end-of-main); a [`scope`](crate::scope) waits for all of its own.
+/// Like the fibers of a [`scope`](crate::scope), `f` is cancelled when the caller is, and
 /// the deadline that is in force here is its own too.
 ///
 /// # Suspends

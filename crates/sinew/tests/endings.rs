@@ -922,6 +922,58 @@ fn shutdowns_at_random_points_under_load_lose_nothing() {
     }
 }
 
+/// Claim: a call that is refused panics at its caller's line, and at none of ours. By a default runtime that cannot be started, by one that has ended, and where no block for a fiber is left.
+#[test]
+fn who_is_refused_panics_at_its_own_line() {
+    const SELF: &str = "who_is_refused_panics_at_its_own_line";
+    if !is_child(SELF) {
+        let output = in_child(SELF, &[("SINEW_WORKERS", "0")]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}");
+        return;
+    }
+    static PLACE: std::sync::Mutex<Option<(String, u32)>> = std::sync::Mutex::new(None);
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        usual(info);
+        *PLACE.lock().unwrap() = info.location().map(|place| (place.file().to_owned(), place.line()));
+    }));
+    macro_rules! refused {
+        ($call:expr) => {
+            catch_unwind(AssertUnwindSafe(|| _ = $call)).expect_err(stringify!($call));
+            // Unlocked before the assertion, which calls the hook if it fails.
+            let place = PLACE.lock().unwrap().take();
+            assert_eq!(place, Some((file!().to_owned(), line!())), "{}", stringify!($call));
+        };
+    }
+    refused!(spawn(|| ()));
+    refused!(sinew::spawn_batch([|| ()]));
+    refused!(sinew::spawn_future(async {}));
+    refused!(sinew::run(|| ()));
+    refused!(scope(|_| ()));
+    refused!(sinew::hop(|| ()));
+    refused!(sinew::time::Timer::after(HOUR, || ()));
+
+    let ended = runtime(1);
+    let handle = ended.handle();
+    ended.shutdown_timeout(HOUR).unwrap();
+    refused!(handle.spawn(|| ()));
+    refused!(handle.run(|| ()));
+
+    let runtime = runtime(1);
+    runtime.run(|| {
+        sinew::hidden::limit_blocks(0);
+        // None of them runs meanwhile, so none gives its block back.
+        let _all: Vec<_> = std::iter::from_fn(|| sinew::Builder::new().spawn(|| ()).ok()).collect();
+        refused!(spawn(|| ()));
+        refused!(runtime.spawn(|| ()));
+        refused!(runtime.run(|| ()));
+        scope(|s| {
+            refused!(s.spawn(|| ()));
+        });
+    });
+}
+
 // Fork, exec, exit
 
 #[test]

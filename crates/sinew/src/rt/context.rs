@@ -6,7 +6,7 @@ use std::panic::Location;
 use std::ptr;
 
 use super::runtime::current_groups;
-use super::spawn::{Settings, launch_detached};
+use super::spawn::{Settings, launch_detached, or_panic};
 use crate::base::atomic::thread_local;
 use crate::fiber::hooks::{Region, When};
 use crate::fiber::local::{Inherited, Place};
@@ -306,7 +306,7 @@ where
     let (name, class) = (like.and_then(Control::name).map(Box::from), like.map(Control::class));
     let pinned = like.is_some_and(Control::is_pinned);
     let (settings, inherited) = (Settings { name, class, pinned, ..Settings::default() }, inherit());
-    current_groups()
-        .and_then(|groups| launch_detached(&groups, settings, inherited, Location::caller(), f))
-        .unwrap_or_else(|error| panic!("sinew::hop: {error}"));
+    let site = Location::caller();
+    let launched = current_groups().and_then(|groups| launch_detached(&groups, settings, inherited, site, f));
+    or_panic(launched, "sinew::hop");
 }

@@ -11,7 +11,7 @@ use super::builder::RuntimeBuilder;
 use super::context::region;
 use super::metrics::Metrics;
 use super::report::Unfinished;
-use super::spawn::{JoinHandle, run_in, spawn_in};
+use super::spawn::{JoinHandle, or_panic, run_in, spawn_in};
 use super::wait::Me;
 use crate::event::source::{Driver, Io};
 use crate::fiber::stack;
@@ -171,7 +171,7 @@ impl Runtime {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        spawn_in(&self.groups, Location::caller(), f).unwrap_or_else(|error| panic!("Runtime::spawn: {error}"))
+        or_panic(spawn_in(&self.groups, Location::caller(), f), "Runtime::spawn")
     }
 
     /// Wakes workers for the fibers that were spawned [quietly](crate::Builder::quiet) into this runtime, as [`flush`](crate::flush) in the current one.
@@ -235,7 +235,7 @@ impl Handle {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        spawn_in(&self.groups, Location::caller(), f).unwrap_or_else(|error| panic!("Handle::spawn: {error}"))
+        or_panic(spawn_in(&self.groups, Location::caller(), f), "Handle::spawn")
     }
 
     /// Runs `f` as a fiber of the runtime and waits for it, as [`run`](crate::run).

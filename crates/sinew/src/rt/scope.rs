@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::fiber::Fiber;
 use super::runtime::current_groups;
-use super::spawn::{Family, Handle, Settings, launch};
+use super::spawn::{Family, Handle, Settings, launch, or_panic};
 use super::wait::Me;
 use crate::fiber::frame::Frame;
 use crate::fiber::tally::{Failure, Tally};
@@ -63,7 +63,7 @@ where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
 {
     let me = Me::to_wait();
-    let groups = current_groups().unwrap_or_else(|error| panic!("sinew::scope: {error}"));
+    let groups = or_panic(current_groups(), "sinew::scope");
     let around = me.control().bounds();
     let (tally, frame, root) = (Tally::new(me.control()), Frame::scope(around), Frame::root(around));
     let scope = Scope { tally, groups, frame, root, scope: PhantomData, env: PhantomData };
@@ -106,7 +106,7 @@ impl<'scope> Scope<'scope, '_> {
         F: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
-        self.launch(None, Settings::default(), Location::caller(), f).unwrap_or_else(|error| panic!("Scope::spawn: {error}"))
+        or_panic(self.launch(None, Settings::default(), Location::caller(), f), "Scope::spawn")
     }
 
     /// Starts a fiber of this scope, in these groups, if they are not its own.

@@ -453,6 +453,7 @@ impl<T> Handle<T> {
     }
 
     #[inline]
+    #[track_caller]
     fn take(&mut self) -> Result<T, Box<dyn Any + Send>> {
         assert!(self.claim != Claim::Taken, "a JoinHandle was joined after it had given its outcome to a poll");
         self.claim = Claim::Taken;
@@ -541,7 +542,18 @@ fn wait_for(control: &Control, me: &Me) {
     }
 }
 
+/// The value, or a panic of the caller's, at its line: a closure of [`Result::unwrap_or_else`] would have one of ours.
+#[inline]
+#[track_caller]
+pub(crate) fn or_panic<T>(result: io::Result<T>, who: &str) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{who}: {error}"),
+    }
+}
+
 /// The outcome of a fiber whose panic is passed on.
+#[track_caller]
 pub(crate) fn unwrap_outcome<T>(outcome: Result<T, Box<dyn Any + Send>>) -> T {
     match outcome {
         Ok(value) => value,
@@ -668,7 +680,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    launch_here(Settings::default(), Location::caller(), f).unwrap_or_else(|error| panic!("sinew::spawn: {error}"))
+    or_panic(launch_here(Settings::default(), Location::caller(), f), "sinew::spawn")
 }
 
 /// Starts many fibers at once: one claim of the queue and one wake call for all of them.
@@ -694,9 +706,9 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    current_groups()
-        .and_then(|groups| launch_batch(&groups, &Settings::default(), Location::caller(), closures))
-        .unwrap_or_else(|error| panic!("sinew::spawn_batch: {error}"))
+    let site = Location::caller();
+    let handles = current_groups().and_then(|groups| launch_batch(&groups, &Settings::default(), site, closures));
+    or_panic(handles, "sinew::spawn_batch")
 }
 
 /// Wakes workers for the fibers that were spawned [quietly](Builder::quiet) in the current runtime; on a plain thread, in the default one. [`Handle::flush`](crate::Handle::flush) does so in any.
@@ -862,7 +874,7 @@ where
     F: FnOnce() -> T + Send,
     T: Send,
 {
-    let groups = current_groups().unwrap_or_else(|error| panic!("sinew::run: {error}"));
+    let groups = or_panic(current_groups(), "sinew::run");
     run_in(&groups, Location::caller(), f)
 }
 
@@ -880,10 +892,9 @@ where
     let settings = Settings { family: Some(family), at_shutdown: AtShutdown::Refuse, ..Settings::default() };
     let outcome = within(&me, &frame, || {
         // SAFETY: this function waits for the fiber's end whatever happens, so what `f` borrows outlives it, and so do the frames.
-        let handle = unsafe { launch(groups, settings, site, f) }.unwrap_or_else(|error| panic!("sinew: {error}"));
-        handle.join_as(&me)
+        unsafe { launch(groups, settings, site, f) }.map(|handle| handle.join_as(&me))
     });
-    unwrap_outcome(outcome)
+    unwrap_outcome(or_panic(outcome, "sinew"))
 }
 
 /// How a fiber is to be made, as [`std::thread::Builder`].

@@ -47,7 +47,7 @@ use crate::rt::cancel::cancelled;
 use crate::rt::fiber::Fiber;
 use crate::rt::pauses::{Pauses, Shortage};
 use crate::rt::runtime::current_groups;
-use crate::rt::spawn::{AtShutdown, Group, Settings, launch_detached, nearest};
+use crate::rt::spawn::{AtShutdown, Group, Settings, launch_detached, nearest, or_panic};
 use crate::rt::wait::{Me, current, park_until, yield_now};
 use crate::sched::groups::Groups;
 
@@ -142,7 +142,7 @@ impl Timer {
 
     #[track_caller]
     fn new(due_ns: u64, period_ns: u64, callback: Callback, site: &'static Location<'static>) -> Self {
-        let groups = current_groups().unwrap_or_else(|error| panic!("sinew::time::Timer: {error}"));
+        let groups = or_panic(current_groups(), "sinew::time::Timer");
         let node = Node::new(Service::of(&groups).clone(), due_ns, period_ns, callback, site);
         // If it cannot be armed the runtime is being shut down, and it has ended: as what fibers spawn then.
         let _ = node.arm();

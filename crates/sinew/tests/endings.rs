@@ -533,6 +533,26 @@ impl Drop for Counted {
     }
 }
 
+/// Claim: where a loop around `sleep` spins after its cancel, what is said of it tells why, and what to do.
+#[test]
+fn a_shutdown_tells_of_a_loop_that_does_not_heed_its_cancel() {
+    let runtime = runtime(1);
+    let done = Arc::new(AtomicBool::new(false));
+    let deaf = {
+        let done = done.clone();
+        runtime.spawn(move || {
+            while !done.load(SeqCst) {
+                sleep(MILLI);
+            }
+        })
+    };
+    until(|| runtime.metrics().workers[0].settled == 1);
+    let text = runtime.shutdown_timeout(20 * MILLI).unwrap_err().to_string();
+    assert!(text.contains("was cancelled, and goes on: a loop around `sleep` or `park` must ask `sinew::cancelled()`"), "{text}");
+    done.store(true, SeqCst);
+    deaf.join().unwrap();
+}
+
 #[test]
 fn a_shutdown_names_what_did_not_end_and_leaves_it_as_it_is() {
     let runtime = runtime(2);

@@ -91,6 +91,9 @@ impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "fiber {}, ", self.0)?;
         match self.0.waits_for() {
+            None if self.0.state.is_cancelled() => {
+                f.write_str("was cancelled, and goes on: a loop around `sleep` or `park` must ask `sinew::cancelled()`")
+            }
             None => f.write_str("runs, or is about to"),
             Some(Why::Park) => f.write_str("is parked: only an unpark or a cancel ends that"),
             Some(Why::Sleep) => f.write_str("sleeps"),

@@ -466,7 +466,7 @@ pub fn current() -> Fiber {
 /// Unlike [`std::thread::park`] it does not wake spuriously. On a plain thread it parks the thread.
 ///
 /// # Suspends
-/// Yes, until `unpark`. A [cancel point](crate::cancelled): a cancelled park returns at once, and leaves an `unpark` that came before for later.
+/// Yes, until `unpark`. A [cancel point](crate::cancelled): a cancelled park returns at once, and leaves an `unpark` that came before for later. **So a loop around it spins from then on**, unless it asks [`cancelled`](crate::cancelled).
 ///
 /// # Examples
 /// ```
@@ -543,8 +543,9 @@ pub(crate) fn may_wait() -> bool {
 /// moments are dense, each may be late by up to that, half of it on average. Where one must be met exactly beside so many, a plain thread can sleep.
 ///
 /// # Suspends
-/// Yes. A zero duration is a [`yield_now`]. A [cancel point](crate::cancelled): cut short, it returns at once, before its time. In a fiber that is cancelled every `sleep` returns at once: a loop around it asks
-/// [`cancelled`](crate::cancelled), else it spins.
+/// Yes. A zero duration is a [`yield_now`]. A [cancel point](crate::cancelled): cut short, it returns at once, before its time.
+/// **In a fiber that is cancelled, or past its deadline, every `sleep` returns at once: `loop { sleep(d); .. }` spins from then on**, and a shutdown waits for it in vain. Such a loop asks [`cancelled`](crate::cancelled), or is one of
+/// `interval(d).tick()?`, which [fails](crate::time::Interval::tick) then.
 ///
 /// # Examples
 /// ```

@@ -155,7 +155,7 @@ pub fn cancelled() -> bool {
 
 /// Runs `f`, in which [cancel points](cancelled#which-calls-wait-and-which-are-cancel-points) fail once `duration` has passed: I/O, channels, `select!`, `sleep`, `park`.
 ///
-/// Locks, `join`, `blocking` and `block_on` are none, and are not cut short: for these there are `lock_timeout` and its like, and [`try_block_on`](crate::try_block_on).
+/// Locks, `join`, `blocking` and `block_on` are none, and are not cut short: for these there are `lock_timeout` and its like, and [`try_block_on`](crate::try_block_on), which also [joins with a limit](crate::JoinHandle::join): `timeout(d, || try_block_on(&mut handle))`.
 ///
 /// Nothing is torn down by force: a late `f` ends by the errors it meets, and goes on computing if it meets none. Deadlines nest: the earliest counts, and
 /// [`Elapsed`] comes from the `timeout` whose deadline cut a wait short. Fibers of a [`scope`](crate::scope) opened in `f` are under the deadline too. Works on plain threads.

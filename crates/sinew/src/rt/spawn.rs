@@ -581,7 +581,7 @@ impl<T> JoinHandle<T> {
     /// fibers and on plain threads.
     ///
     /// # Suspends
-    /// Yes, until the fiber has ended. No cancel point: a cancelled fiber waits here as any other.
+    /// Yes, until the fiber has ended. No cancel point: a cancelled fiber waits here as any other. To wait for a limited time, or until a cancel, use [`try_block_on`](crate::try_block_on) with `&mut handle`, as below.
     ///
     /// # Panics
     /// Never for the fiber's sake; inside [`no_suspend`](crate::no_suspend), if the fiber has not ended. A fiber that joins itself waits for ever.
@@ -590,6 +590,19 @@ impl<T> JoinHandle<T> {
     /// ```
     /// let sum = sinew::spawn(|| 1 + 1);
     /// assert_eq!(sum.join().unwrap(), 2);
+    /// ```
+    ///
+    /// With a limit. The handle is kept, so a late fiber can be waited for again, cancelled or let go.
+    /// ```
+    /// use std::time::Duration;
+    /// let mut handle = sinew::spawn(|| sinew::park());
+    /// match sinew::timeout(Duration::from_millis(1), || sinew::try_block_on(&mut handle)) {
+    ///     Ok(Ok(Ok(()))) => unreachable!("nobody unparks it"),
+    ///     Ok(Ok(Err(_payload))) => unreachable!("it does not panic"),
+    ///     Ok(Err(_cut)) => unreachable!("nobody cancels the caller"),
+    ///     Err(_elapsed) => handle.cancel(),
+    /// }
+    /// handle.join().unwrap();
     /// ```
     #[inline]
     #[track_caller]

@@ -681,6 +681,8 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// # Panics
 /// If the runtime cannot be started or is out of memory; [`Builder::spawn`] gives an error instead.
 ///
+/// A panic of `f` stays in the fiber: [`join`](JoinHandle::join) returns its payload, and where the handle is dropped a line on stderr names the fiber. std's own message names the worker's thread; [`Builder::name`] has a panic hook that names the fiber.
+///
 /// # Examples
 /// ```
 /// let handles: Vec<_> = (0..1000).map(|i| sinew::spawn(move || i * 2)).collect();
@@ -937,6 +939,21 @@ impl Builder {
     }
 
     /// Names the fiber, for messages about it and for [`Fiber::name`].
+    ///
+    /// Threads keep their own names, and std's message about a panic has that of the worker: `thread 'sinew-0.1' panicked`. A panic hook can put the fiber's before it.
+    ///
+    /// # Examples
+    /// ```
+    /// let usual = std::panic::take_hook();
+    /// std::panic::set_hook(Box::new(move |panic| {
+    ///     let fiber = sinew::current();
+    ///     eprint!("fiber {} {:?}, spawned at {}: ", fiber.id(), fiber.name(), fiber.spawned_at());
+    ///     usual(panic);
+    /// }));
+    /// let parser = sinew::Builder::new().name("parser").spawn(|| panic!("no such word"))?;
+    /// assert!(parser.join().is_err());
+    /// # std::io::Result::Ok(())
+    /// ```
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into().into_boxed_str());
         self

@@ -13,7 +13,7 @@ const SPARE_DESCRIPTORS: usize = 256;
 /// Options of all commands that do I/O.
 #[derive(clap::Args, Clone)]
 pub(crate) struct Engine {
-    /// Threads that run fibers
+    /// Threads that run fibers [default: one per CPU, at least 2; demo: half of the CPUs for the server, half for the load]
     #[arg(long, value_name = "N", env = "SINEW_WORKERS", value_parser = crate::worker_count, allow_negative_numbers = true)]
     pub(crate) workers: Option<usize>,
 

@@ -432,6 +432,11 @@ fn bad_input_is_refused_by_name() {
         (&["demo", "--connections", "many"], "from 1 to 1000000"),
         (&["serve", "echo", "--io", "magic"], "uring, epoll or auto"),
     ];
+    for command in ["serve", "load", "demo"] {
+        let help = stdout(&sinew(&[command, "--help"]));
+        let workers = help.split("--workers").nth(1).unwrap_or_default();
+        assert!(workers.trim_start().starts_with("<N>") && workers.contains("[default: one per CPU"), "{help}");
+    }
     for (arguments, said) in cases {
         let output = sinew(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));

@@ -91,7 +91,7 @@ impl CpuList {
 }
 
 fn refusal(text: &str, why: fmt::Arguments<'_>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, format!("the CPU list {text:?} is refused: {why}"))
+    io::Error::new(io::ErrorKind::InvalidInput, format!("the CPU list {text:?}: {why}"))
 }
 
 /// A list of the kernel's: plain numbers and ranges, or nothing.

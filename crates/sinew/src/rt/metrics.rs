@@ -177,6 +177,16 @@ pub struct WorkerMetrics {
 
 /// What the current runtime has counted; on a plain thread, the default one. All zero before that has started.
 ///
+/// # Lines of `SINEW_SCHEDTRACE`
+/// With `SINEW_SCHEDTRACE=1000` each runtime writes a line to stderr every 1000 milliseconds. In brackets is a number for each worker, in the order of [`Metrics::workers`]; what has a `+` has come since the line before.
+/// - `queue`: fibers in the groups' queues ([`queued`](Metrics::queued)).
+/// - `children`, `ready`, `settled`: of each worker, unstarted fibers that its own have spawned, settled ones that are ready, and all that are settled.
+/// - `spinning`, `sleeping`: which workers poll for work, and which sleep; the others run fibers.
+/// - `spawned`, `ended`, `switches`, `overflowed`: fibers, and times that one was switched to; [`overflowed`](Metrics::overflowed).
+/// - `wakes`: those that a `spinner` served, those that a `sleeper` was woken for, and those for which `nobody` was idle; `by`: how many of them were by each worker.
+/// - `ready-to-running`: within how long half (`p50`) and 99 of 100 (`p99`) of the wakes ran; one in 64 is timed, and `-` says that none was.
+/// - `io`: what workers wait for I/O by, `uring` or `epoll`; nothing before one has.
+///
 /// # Examples
 /// ```
 /// sinew::run(|| sinew::yield_now());

@@ -3,6 +3,7 @@
 //!     cargo run --release --example echo
 
 use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use sinew::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 
@@ -23,13 +24,15 @@ fn echo(mut stream: TcpStream) -> io::Result<usize> {
     }
 }
 
-/// Accepts until it is cancelled, and sums up what its connections did.
+/// Accepts until it is cancelled, and sums up what its connections did. The scope waits for them: no list of handles grows with each.
 fn serve(listener: &TcpListener) -> usize {
-    let mut connections = Vec::new();
-    while let Ok((stream, _)) = listener.accept() {
-        connections.push(sinew::spawn(move || echo(stream).unwrap()));
-    }
-    connections.into_iter().map(|connection| connection.join().unwrap()).sum()
+    let bytes = AtomicUsize::new(0);
+    sinew::scope(|s| {
+        while let Ok((stream, _)) = listener.accept() {
+            s.spawn(|| bytes.fetch_add(echo(stream).unwrap(), Relaxed));
+        }
+    });
+    bytes.into_inner()
 }
 
 /// Says something and hears it back, again and again; how many bytes that was.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sinew::net::{SocketAddr, TcpListener, TcpStream};
 use sinew::signal::{Signal, Signals};
+use sinew::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use sinew::sync::{Latch, WaitGroup};
 
 const CLIENTS: usize = 30;
@@ -26,26 +27,31 @@ fn attend(mut stream: TcpStream) -> io::Result<()> {
 
 /// Serves until a signal comes, then drains; how many connections were served to their end.
 fn serve(listener: TcpListener, signals: &Signals) -> io::Result<usize> {
-    let all = WaitGroup::new();
-    let part = all.clone();
-    let door = sinew::spawn(move || {
-        let mut connections = Vec::new();
-        while let Ok((stream, _)) = listener.accept() {
-            let part = part.clone();
-            connections.push(sinew::spawn(move || (attend(stream), drop(part)).0));
+    let (served, all) = (&AtomicUsize::new(0), WaitGroup::new());
+    sinew::scope(|s| {
+        let part = all.clone();
+        // The door alone is cancelled with its handle. The connections are fibers of the scope, whoever spawns them there.
+        let door = s.spawn(move || {
+            while let Ok((stream, _)) = listener.accept() {
+                let part = part.clone();
+                s.spawn(move || {
+                    served.fetch_add(usize::from(attend(stream).is_ok()), Relaxed);
+                    drop(part);
+                });
+            }
+            // The listener is closed here: whoever comes now is refused, and does not wait in vain.
+        });
+        let signal = signals.wait().inspect(|signal| println!("{signal}: no more connections"));
+        door.cancel();
+        door.join().unwrap();
+        if all.wait_timeout(DRAIN_TIME_MAX).is_err() {
+            println!("some requests take too long: they are cut short");
+            // With the owner of their scope, which has nothing left to wait for but them.
+            sinew::current().cancel();
         }
-        // The listener is closed here: whoever comes now is refused, and does not wait in vain.
-        connections
-    });
-    let signal = signals.wait()?;
-    println!("{signal}: no more connections");
-    door.cancel();
-    let connections = door.join().unwrap();
-    if all.wait_timeout(DRAIN_TIME_MAX).is_err() {
-        println!("some requests take too long: they are cut short");
-        connections.iter().for_each(|connection| connection.cancel());
-    }
-    Ok(connections.into_iter().map(|connection| connection.join().unwrap()).filter(Result::is_ok).count())
+        signal
+    })?;
+    Ok(served.load(Relaxed))
 }
 
 fn ask(addr: SocketAddr) -> io::Result<String> {

@@ -5,6 +5,8 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 
 use sinew::net::{SocketAddr, TcpListener, TcpStream};
+use sinew::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use sinew::sync::{Arc, WaitGroup};
 
 const CLIENTS: usize = 16;
 const REQUESTS: usize = 20;
@@ -28,12 +30,19 @@ fn attend(stream: &TcpStream) -> io::Result<usize> {
     Ok(answered)
 }
 
+/// Accepts until it is cancelled, and then waits for the connections that are open; how many requests were answered.
 fn serve(listener: &TcpListener) -> usize {
-    let mut connections = Vec::new();
+    let (answered, all) = (Arc::new(AtomicUsize::new(0)), WaitGroup::new());
     while let Ok((stream, _)) = listener.accept() {
-        connections.push(sinew::spawn(move || attend(&stream).unwrap()));
+        let (answered, part) = (answered.clone(), all.clone());
+        // Nobody keeps its handle, and no cancel of this fiber reaches it: it goes on until its client has no more.
+        sinew::spawn(move || {
+            answered.fetch_add(attend(&stream).unwrap(), Relaxed);
+            drop(part);
+        });
     }
-    connections.into_iter().map(|connection| connection.join().unwrap()).sum()
+    all.wait();
+    answered.load(Relaxed)
 }
 
 /// Gets a page; its status line and its body.

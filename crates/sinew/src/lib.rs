@@ -52,7 +52,7 @@
 //! # Coming from threads
 //! `use sinew as thread`, and `sinew::net`, `fs`, `process`, `sync` for std's. What differs:
 //! - Locks do not poison: `lock()` gives the guard, and [`Condvar::wait`](sync::Condvar::wait) takes `&mut guard`. `try_lock_for` is [`lock_timeout`](sync::Mutex::lock_timeout).
-//! - `mpsc::channel` is [`chan::unbounded`], `sync_channel` is [`chan::bounded`]; both have many receivers. `handle.thread()` is [`JoinHandle::fiber`].
+//! - `mpsc::channel` is [`chan::unbounded`], `sync_channel` is [`chan::bounded`]; both have many receivers. `handle.thread()` is [`JoinHandle::fiber`], and `Thread` and `ThreadId` are [`Fiber`] and [`Id`]. [`std::thread::Result`] stays std's: `sinew::Result` would stand in for the prelude's after a `use sinew::*`.
 //! - **Hold no guard of `std::sync` over a call that waits**: the next fiber of the worker that wants the lock blocks the thread, and the holder never goes on. Those of [`sync`] may be held over anything.
 //! - So the initialiser of a std [`LazyLock`](std::sync::LazyLock), [`OnceLock`](std::sync::OnceLock) or [`Once`](std::sync::Once) must not wait; that of one of [`sync`]'s may.
 //! - What blocks the thread blocks a worker: `std::thread::sleep`, a call of C, and what waits in std (`mpsc`, `Condvar`, `Barrier`, `net`, `process`). There is one of ours for each of std's; [`blocking()`] is for the others.
@@ -81,6 +81,11 @@ pub mod sync;
 pub mod time;
 
 pub use std::thread::available_parallelism;
+/// It speaks of the thread: where a fiber has suspended in a `Drop` as it unwound, others that run there meanwhile are told `true` as well.
+///
+/// ---
+#[doc(inline)]
+pub use std::thread::panicking;
 
 pub use event::source::Io;
 pub use fiber::Id;

@@ -288,3 +288,35 @@ macro_rules! rest {
 }
 rest!(rest_std, std::fs, std::process, std::io);
 rest!(rest_sinew, sinew::fs, sinew::process, sinew::io);
+
+macro_rules! threads {
+    ($m:ident, $($thread:tt)*) => {
+        mod $m {
+            use std::time::Duration;
+            $($thread)*;
+
+            fn all() -> std::thread::Result<()> {
+                let handle: thread::JoinHandle<u8> = thread::spawn(|| 7);
+                handle.is_finished();
+                handle.join()?;
+                let named = thread::Builder::new().name(String::from("named")).stack_size(1 << 16).spawn(|| ()).unwrap();
+                thread::scope(|s| {
+                    s.spawn(|| s.spawn(|| ())).join()?;
+                    thread::Builder::new().spawn_scoped(s, || ()).unwrap().join()
+                })?;
+                let me = thread::current();
+                (me.id(), me.name());
+                me.unpark();
+                thread::park();
+                thread::park_timeout(Duration::ZERO);
+                thread::sleep(Duration::ZERO);
+                thread::yield_now();
+                let parallel: std::io::Result<std::num::NonZeroUsize> = thread::available_parallelism();
+                let unwinds: bool = thread::panicking();
+                named.join()
+            }
+        }
+    };
+}
+threads!(threads_std, use std::thread);
+threads!(threads_sinew, use sinew as thread);

@@ -45,7 +45,7 @@ unsafe impl Send for Scope<'_, '_> {}
 ///
 /// # Panics
 /// If a fiber panicked that was not joined, or was not run, for want of a stack or since the runtime is being [shut down](crate::Runtime::shutdown_timeout): what it was to do is missing; the message says
-/// which it was. If the fiber was joined, `join` returns that error, and `scope` does not panic. Also inside [`no_suspend`](crate::no_suspend), before `f` is called.
+/// which of these it was, and a [panic hook](crate::Builder::name) which fiber. If the fiber was joined, `join` returns that error, and `scope` does not panic. Also inside [`no_suspend`](crate::no_suspend), before `f` is called.
 ///
 /// # Examples
 /// ```

@@ -301,6 +301,100 @@ fn a_read_of_input_can_be_cut_short() {
     });
 }
 
+/// Claim: what a read that was cut short had taken from the input, and its caller cannot see, comes first in the next read: lines, characters and records stay whole.
+#[test]
+fn a_read_of_input_that_is_cut_short_loses_nothing() {
+    const NAME: &str = "a_read_of_input_that_is_cut_short_loses_nothing";
+    if !is_child(NAME) {
+        let output = in_child(NAME, &[]);
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    /// Writes to the input, and gives what becomes of a read that is cancelled when it has taken that.
+    fn cut<T: Send + 'static>(mut input: &std::io::PipeWriter, piece: &[u8], read: impl FnOnce() -> T + Send + 'static) -> T {
+        input.write_all(piece).unwrap();
+        let reader = spawn(read);
+        until(|| {
+            let mut left = 0i32;
+            // SAFETY: the kernel writes one number.
+            assert_eq!(unsafe { libc::ioctl(libc::STDIN_FILENO, libc::FIONREAD, &mut left) }, 0);
+            left == 0
+        });
+        reader.cancel();
+        reader.join().unwrap()
+    }
+    everywhere(|| {
+        let (reader, input) = std::io::pipe().unwrap();
+        // SAFETY: nothing in this process uses its input but what is below.
+        assert_eq!(unsafe { libc::dup2(reader.as_raw_fd(), libc::STDIN_FILENO) }, 0);
+        drop(reader);
+        let failed = |error: std::io::Error| assert!(is_cancelled(&error), "{error:?}");
+
+        failed(cut(&input, b"ab", || io::stdin().lines().next().unwrap().unwrap_err()));
+        failed(cut(&input, b"cd", || io::stdin().lines().next().unwrap().unwrap_err()));
+        (&input).write_all(b"ef\n").unwrap();
+        assert_eq!(io::stdin().lines().next().unwrap().unwrap(), "abcdef");
+
+        failed(cut(&input, b"gh", || io::stdin().lock().split(b';').next().unwrap().unwrap_err()));
+        (&input).write_all(b"i;").unwrap();
+        assert_eq!(io::stdin().lock().split(b';').next().unwrap().unwrap(), b"ghi");
+
+        // Within a character.
+        let (error, mut line) = cut(&input, b"j\xC3", || {
+            let mut line = String::from("before, ");
+            (io::stdin().read_line(&mut line).unwrap_err(), line)
+        });
+        failed(error);
+        assert_eq!(line, "before, ");
+        (&input).write_all(b"\xA9\nk").unwrap();
+        assert_eq!(io::stdin().read_line(&mut line).unwrap(), 4);
+        assert_eq!(line, "before, j\u{e9}\n");
+
+        failed(cut(&input, b"l", || io::stdin().read_exact(&mut [0; 3]).unwrap_err()));
+        (&input).write_all(b"mno").unwrap();
+        let mut record = [0; 3];
+        io::stdin().read_exact(&mut record).unwrap();
+        assert_eq!(&record, b"klm");
+
+        // Here the caller sees it.
+        let (error, bytes) = cut(&input, b"p", || {
+            let mut bytes = Vec::new();
+            (io::stdin().read_to_end(&mut bytes).unwrap_err(), bytes)
+        });
+        failed(error);
+        assert_eq!(bytes, b"nop");
+
+        let (error, mut text) = cut(&input, b"123", || {
+            let mut text = String::from("x");
+            (io::stdin().read_to_string(&mut text).unwrap_err(), text)
+        });
+        failed(error);
+        assert_eq!(text, "x");
+        (&input).write_all(b"456").unwrap();
+        drop(input);
+        assert_eq!(io::stdin().read_to_string(&mut text).unwrap(), 6);
+        assert_eq!(text, "x123456");
+    });
+}
+
+/// Claim: what is no text is no line, and as with std it is gone; the next line comes.
+#[test]
+fn input_that_is_no_text_is_an_error_once() {
+    const NAME: &str = "input_that_is_no_text_is_an_error_once";
+    if !is_child(NAME) {
+        return with_input(NAME, b"\xFF\nline\nrest\xFE");
+    }
+    let mut line = String::from("x");
+    assert_eq!(io::stdin().read_line(&mut line).unwrap_err().kind(), ErrorKind::InvalidData);
+    assert_eq!(line, "x");
+    assert_eq!(io::stdin().read_line(&mut line).unwrap(), 5);
+    assert_eq!(line, "xline\n");
+    line.clear();
+    assert_eq!(io::stdin().read_to_string(&mut line).unwrap_err().kind(), ErrorKind::InvalidData);
+    assert_eq!((line.as_str(), io::stdin().read(&mut [0]).unwrap()), ("", 0));
+    assert_eq!(io::stdin().read_exact(&mut [0]).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+}
+
 #[test]
 fn output_keeps_its_order_with_println() {
     const NAME: &str = "output_keeps_its_order_with_println";

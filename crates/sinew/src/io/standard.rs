@@ -4,8 +4,10 @@
 //! read itself goes to the blocking pool, since another process may have been quicker. Output goes through std's own buffers, so that what `println!` writes keeps its place; whole in the pool.
 //! Std's locks belong to threads, and each write of a fiber may be by another one: so the locks of output are our own, taken by all that goes through these handles.
 //!
-//! Input has a buffer of its own, apart from std's: nothing can be asked of std's that would not wait.
+//! Input has a buffer of its own, apart from std's: nothing can be asked of std's that would not wait. What a read that fails has taken, and its caller cannot see, is handed back to the source, below
+//! that buffer: a read fails only where the buffer is empty, so nothing comes between.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, IsTerminal, Lines, Read, Write};
 use std::num::NonZeroUsize;
@@ -19,14 +21,19 @@ use crate::rt::io::{Interest, poll};
 use crate::rt::wait::Me;
 use crate::sync::{LazyLock, Mutex, MutexGuard, RawMutex};
 
-static INPUT: LazyLock<Mutex<BufReader<Source>>> = LazyLock::new(|| Mutex::new(BufReader::new(Source)));
+static INPUT: LazyLock<Mutex<BufReader<Source>>> = LazyLock::new(|| Mutex::new(BufReader::new(Source { handed_back: VecDeque::new() })));
 
-/// The descriptor of the process's input.
-struct Source;
+/// The descriptor of the process's input, and what comes before all that is read from it.
+struct Source {
+    handed_back: VecDeque<u8>,
+}
 
 impl Read for Source {
     #[track_caller]
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if !self.handed_back.is_empty() {
+            return self.handed_back.read(buffer);
+        }
         let input = input();
         let read = || {
             // SAFETY: the kernel writes into the buffer, as long as it is.
@@ -64,7 +71,8 @@ pub fn stdin() -> Stdin {
 /// The process's input. See [`stdin`].
 ///
 /// # Suspends
-/// A read does until there is input, or its end. A [cancel point](crate::cancelled): cut short, what was read so far is where it was read to.
+/// A read does until there is input, or its end. A [cancel point](crate::cancelled): cut short, it has taken nothing, and what had come of a line, say, comes
+/// first in the next read. But `read_to_end` leaves in its buffer what it has read so far.
 #[derive(Debug)]
 pub struct Stdin(());
 
@@ -143,7 +151,19 @@ impl Read for StdinLock<'_> {
 
     #[track_caller]
     fn read_exact(&mut self, buffer: &mut [u8]) -> io::Result<()> {
-        self.input.read_exact(buffer)
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.input.read(&mut buffer[filled..]) {
+                Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "failed to fill whole buffer")),
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.hand_back(&buffer[..filled]);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
     }
 
     #[track_caller]
@@ -152,8 +172,33 @@ impl Read for StdinLock<'_> {
     }
 
     #[track_caller]
-    fn read_to_string(&mut self, buffer: &mut String) -> io::Result<usize> {
-        self.input.read_to_string(buffer)
+    fn read_to_string(&mut self, text: &mut String) -> io::Result<usize> {
+        self.add_text(text, |input, bytes| input.read_to_end(bytes).inspect_err(|_| input.hand_back(&std::mem::take(bytes))))
+    }
+}
+
+impl StdinLock<'_> {
+    /// The next read begins with this.
+    #[cold]
+    fn hand_back(&mut self, bytes: &[u8]) {
+        debug_assert!(self.input.buffer().is_empty(), "a read failed that had {} bytes", self.input.buffer().len());
+        let source = self.input.get_mut();
+        debug_assert!(source.handed_back.is_empty(), "a read failed before {} bytes", source.handed_back.len());
+        source.handed_back.extend(bytes);
+    }
+
+    /// Adds what is read, if it is text. A read that fails leaves nothing in its buffer.
+    #[track_caller]
+    fn add_text(&mut self, text: &mut String, read: impl FnOnce(&mut Self, &mut Vec<u8>) -> io::Result<usize>) -> io::Result<usize> {
+        // Into the string's own memory, if it has nothing else.
+        let mut bytes = if text.is_empty() { std::mem::take(text).into_bytes() } else { Vec::new() };
+        let read = read(self, &mut bytes);
+        match String::from_utf8(bytes) {
+            Ok(more) if text.is_empty() => *text = more,
+            Ok(more) => text.push_str(&more),
+            Err(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8")),
+        }
+        read
     }
 }
 
@@ -165,6 +210,17 @@ impl BufRead for StdinLock<'_> {
 
     fn consume(&mut self, amount: usize) {
         self.input.consume(amount);
+    }
+
+    #[track_caller]
+    fn read_until(&mut self, end: u8, bytes: &mut Vec<u8>) -> io::Result<usize> {
+        let before = bytes.len();
+        self.input.read_until(end, bytes).inspect_err(|_| self.hand_back(&bytes.split_off(before)))
+    }
+
+    #[track_caller]
+    fn read_line(&mut self, line: &mut String) -> io::Result<usize> {
+        self.add_text(line, |input, bytes| input.read_until(b'\n', bytes))
     }
 }
 

@@ -343,6 +343,86 @@ fn without_a_descriptor_for_its_end_a_child_is_waited_for_all_the_same() {
     });
 }
 
+/// Traces a process, which belongs to this one, until the writer is dropped: from another process, whose number is given.
+fn trace(traced: u32) -> (std::io::PipeWriter, libc::pid_t) {
+    let (held, hold) = std::io::pipe().unwrap();
+    let (mut traces, told) = std::io::pipe().unwrap();
+    // SAFETY: the new process makes calls of the system only, with numbers and a byte that is its own.
+    let tracer = unsafe {
+        match libc::fork() {
+            0 => {
+                libc::close(hold.as_raw_fd());
+                let none = std::ptr::null_mut::<libc::c_void>();
+                if libc::ptrace(libc::PTRACE_SEIZE, traced as libc::pid_t, none, none) != 0 {
+                    libc::_exit(1);
+                }
+                let mut byte = 0u8;
+                libc::write(told.as_raw_fd(), (&raw const byte).cast(), 1);
+                libc::read(held.as_raw_fd(), (&raw mut byte).cast(), 1);
+                libc::_exit(0)
+            }
+            tracer => tracer,
+        }
+    };
+    assert!(tracer > 0);
+    drop(told);
+    traces.read_exact(&mut [0]).expect("the system lets a process be traced");
+    (hold, tracer)
+}
+
+/// Claim: a child that has ended, and that somebody traces who has not let go of it, is waited for without computing: its end is told of, and cannot be had yet.
+#[test]
+fn a_wait_for_a_traced_child_does_not_compute() {
+    const NAME: &str = "a_wait_for_a_traced_child_does_not_compute";
+    /// For how long the tracer has the ended child: time of computing is compared with this.
+    const HELD: Duration = Duration::from_millis(300);
+    if !is_child(NAME) {
+        // The tracer has all descriptors that its parent has.
+        let output = in_child(NAME, &[]);
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    // SAFETY: a number. It ends this process, and so the test, if that hangs.
+    unsafe { libc::alarm(60) };
+    let used = || {
+        let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the kernel writes the time.
+        assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut used) }, 0);
+        Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+    };
+    everywhere(|| {
+        let mut command = Command::new("sleep");
+        command.arg("3600");
+        // SAFETY: a call of the system with numbers. Where only its parents may trace a process, others may trace this one.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0);
+                Ok(())
+            })
+        };
+        let mut child = command.spawn().unwrap();
+        let id = child.id();
+        let (hold, tracer) = trace(id);
+        child.kill().unwrap();
+        let holder = std::thread::spawn(move || {
+            let has_ended = || std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap().contains(") Z ");
+            while !has_ended() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let before = used();
+            std::thread::sleep(HELD);
+            let used = used() - before;
+            drop(hold);
+            used
+        });
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+        let used = holder.join().unwrap();
+        // SAFETY: no status is asked for.
+        assert_eq!(unsafe { libc::waitpid(tracer, std::ptr::null_mut(), 0) }, tracer);
+        assert!(used < HELD / 3, "{used:?} of computing while it was traced for {HELD:?}");
+    });
+}
+
 /// Leaves no descriptor to be opened; what is given can be dropped for one each.
 fn take_all_descriptors() -> Vec<std::fs::File> {
     let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };

@@ -53,7 +53,7 @@ impl Child {
     ///
     /// # Suspends
     /// Yes, until the child ends. A [cancel point](crate::cancelled): cut short, it leaves the child running, to be killed or waited for again. Where the system has no `pidfd`, or no descriptors are to
-    /// be had, it looks from time to time, every 10 ms at last.
+    /// be had, it looks from time to time, every 10 ms at last; and so it does while another process traces the child and has not let go of it.
     ///
     /// # Errors
     /// The system's; and as every cancel point.
@@ -73,14 +73,18 @@ impl Child {
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         drop(self.stdin.take());
         enter_cancel_point()?;
-        let mut pauses = Pauses::new();
+        let (mut pauses, mut is_told) = (Pauses::new(), false);
         loop {
             if let Some(status) = self.std.try_wait()? {
                 return Ok(status);
             }
             match &self.ended {
-                Some(ended) => poll(ended, Interest::Readable)?,
-                None => pauses.pause()?,
+                Some(ended) if !is_told => {
+                    poll(ended, Interest::Readable)?;
+                    is_told = true;
+                }
+                // There is no such descriptor; or it has told, and would again at once, while the end is for who traces the child.
+                _ => pauses.pause()?,
             }
         }
     }

@@ -102,6 +102,34 @@ fn a_read_that_cannot_wait_says_why() {
     drop(far);
 }
 
+/// Claim: a stream outlives the runtime where it was polled first, in vain: another waits for it and reads. Whoever waited there was cancelled, or had not begun, when that was shut down.
+#[test]
+fn a_stream_goes_on_in_another_runtime() {
+    use futures::FutureExt;
+    use futures::io::AsyncReadExt;
+    use std::io::Write;
+    for io in [sinew::Io::Uring, sinew::Io::Epoll] {
+        // Turns in which the one who waits begins to, or none.
+        for turns in [10, 0] {
+            let [first, second] = [(); 2].map(|()| sinew::Runtime::builder().workers(1).io(io).build().unwrap());
+            let (near, far) = UnixStream::pair().unwrap();
+            let mut near = near.into_async();
+            first.run(|| {
+                assert!(sinew::block_on(async { near.read(&mut [0; 1]).now_or_never() }).is_none());
+                (0..turns).for_each(|_| sinew::yield_now());
+            });
+            first.shutdown_timeout(std::time::Duration::from_secs(10)).unwrap();
+            let read = second.run(|| {
+                let writer = sinew::spawn(move || (&far).write_all(b"x"));
+                let read = sinew::block_on(async { near.read(&mut [0; 1]).await });
+                writer.join().unwrap().unwrap();
+                read
+            });
+            assert_eq!(read.unwrap(), 1, "{io:?}, {turns} turns");
+        }
+    }
+}
+
 /// No fiber could be had to wait in place of a future: that poll is told so, and the next, when there are some again, waits.
 #[test]
 fn a_poll_that_had_no_fiber_leaves_nothing_to_the_next() {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use super::unix::UnixStream;
 use super::{TcpStream, calls};
 use crate::os::lock::Lock;
+use crate::rt::cancel::cancelled;
 use crate::rt::io::{Interest, owes_a_turn, poll};
 use crate::rt::spawn::{Builder, JoinHandle};
 use crate::rt::wait::sleep;
@@ -69,7 +70,7 @@ struct Shared {
     waker: Option<Waker>,
     /// Whether a fiber waits.
     waits: bool,
-    /// Why it could not: for the next poll.
+    /// Why it could not, for the next poll. Nothing if it was ended with its runtime: the next poll may be in another, and in the same one is told so when it spawns.
     failed: Option<io::Error>,
 }
 
@@ -161,17 +162,12 @@ impl<S: Stream> Async<S> {
         }
         if !waits {
             let stream = self.stream.clone();
-            let deputy = Deputy { shared: side.shared.clone(), failed: Some(io::Error::other("the runtime is shut down")) };
+            let deputy = Deputy { shared: side.shared.clone(), failed: None };
             let pause = PAUSE * side.in_vain.saturating_sub(IN_VAIN_MAX).min(PAUSES_MAX);
             side.in_vain = side.in_vain.saturating_add(1);
             match Builder::new().spawn(move || deputy.wait(&*stream, interest, pause)) {
                 Ok(fiber) => side.fiber = Some(fiber),
-                Err(error) => {
-                    // This poll tells why. What the deputy left, which was dropped with the closure, is not for the next.
-                    let left = side.shared.lock().failed.take();
-                    drop(left);
-                    return Poll::Ready(Err(error));
-                }
+                Err(error) => return Poll::Ready(Err(error)),
             }
         }
         Poll::Pending
@@ -189,7 +185,7 @@ impl Deputy {
         if !pause.is_zero() {
             sleep(pause);
         }
-        self.failed = poll(stream, interest).err();
+        self.failed = poll(stream, interest).err().filter(|_| !cancelled());
     }
 }
 

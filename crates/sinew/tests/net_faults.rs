@@ -396,6 +396,44 @@ fn without_buffers_a_write_fails_and_accept_waits() {
     });
 }
 
+/// Ends this process, and so the test, if it hangs.
+fn end_if_it_hangs() {
+    // SAFETY: two numbers.
+    unsafe { libc::alarm(20) };
+}
+
+/// Claim: a deadline around a call ends it, also where the system says again and again that there is something, and the call finds nothing.
+#[test]
+fn a_deadline_ends_a_call_that_is_told_in_vain() {
+    const NAME: &str = "a_deadline_ends_a_call_that_is_told_in_vain";
+    const WHERE: &str = "SINEW_TEST_WHERE";
+    if !is_child(NAME) {
+        for place in ["uring", "epoll", "thread"] {
+            let child = in_child(NAME, &[(WHERE, place)]);
+            assert!(child.status.success(), "{place}: {:?}: {}", child.status, String::from_utf8_lossy(&child.stderr));
+        }
+        return;
+    }
+    end_if_it_hangs();
+    // A read into several buffers is tried, and the ring is only to tell when.
+    refuse(libc::SYS_recvmsg, libc::EAGAIN);
+    let read = || {
+        let (near, far) = UnixStream::pair().unwrap();
+        (&near).write_all(b"x").unwrap();
+        let mut buf = [0; 1];
+        let late = sinew::timeout(Duration::from_millis(20), || {
+            let error = (&far).read_vectored(&mut [io::IoSliceMut::new(&mut buf)]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        });
+        assert!(late.is_err());
+    };
+    match std::env::var(WHERE).unwrap().as_str() {
+        "uring" => Runtime::builder().workers(1).io(Io::Uring).build().unwrap().run(read),
+        "epoll" => Runtime::builder().workers(1).io(Io::Epoll).build().unwrap().run(read),
+        _ => read(),
+    }
+}
+
 /// A reader with a time-out of next to nothing, and a writer that writes now and then: bytes out equal bytes in, in order, and a read that failed writes nothing into its buffer, not even later.
 ///
 /// `SINEW_TIMED_READS=10000000` for the long run.

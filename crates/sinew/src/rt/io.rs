@@ -480,6 +480,8 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
         if let Some(done) = attempt_told(descriptor, call, told) {
             return done;
         }
+        // A poll that has an answer at once hears of no deadline around the caller, and one that is told in vain may have one each time.
+        enter_cancel_point()?;
         if told != 0 && told & poll_bits(call.direction()) == 0 {
             match roam_of(fiber.worker) {
                 Ok(roam) => return wait_at_epoll(fiber, &roam, None, descriptor, call, deadline_ns),

@@ -434,6 +434,42 @@ fn a_deadline_ends_a_call_that_is_told_in_vain() {
     }
 }
 
+/// Claim: receives, and operations on files, go by the ring where there is one. The calls that would be made else are refused, so that nothing comes of it if they are made.
+#[test]
+fn what_goes_by_the_ring_makes_no_call() {
+    const NAME: &str = "what_goes_by_the_ring_makes_no_call";
+    if !is_child(NAME) {
+        if Runtime::builder().workers(1).io(Io::Uring).build().is_ok() {
+            let child = in_child(NAME, &[]);
+            assert!(child.status.success(), "{:?}: {}", child.status, String::from_utf8_lossy(&child.stderr));
+        }
+        return;
+    }
+    end_if_it_hangs();
+    let path = std::env::temp_dir().join(format!("sinew-by-the-ring-{}", std::process::id()));
+    // More than is tried on the worker.
+    let bytes = vec![b'x'; 128 << 10];
+    std::fs::write(&path, &bytes).unwrap();
+    for call in [libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_pread64] {
+        refuse(call, libc::EIO);
+    }
+    // A read that is tried finds nothing.
+    refuse(libc::SYS_recvfrom, libc::EAGAIN);
+    Runtime::builder().workers(1).io(Io::Uring).build().unwrap().run(|| {
+        let file = sinew::fs::File::options().read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let mut buf = vec![0; bytes.len()];
+        assert_eq!(file.read_at(&mut buf, 0).unwrap(), bytes.len());
+        assert!(buf == bytes);
+        file.sync_all().unwrap();
+        file.sync_data().unwrap();
+        let (near, far) = UnixStream::pair().unwrap();
+        (&near).write_all(b"x").unwrap();
+        let received = sinew::timeout(Duration::from_secs(10), || (&far).read(&mut [0; 8]));
+        assert_eq!(received.expect("by the ring").unwrap(), 1);
+    });
+}
+
 /// A reader with a time-out of next to nothing, and a writer that writes now and then: bytes out equal bytes in, in order, and a read that failed writes nothing into its buffer, not even later.
 ///
 /// `SINEW_TIMED_READS=10000000` for the long run.

@@ -19,6 +19,7 @@ mod watchdog;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
@@ -134,6 +135,32 @@ struct Weather {
     plans: bool,
 }
 
+/// Whether started fibers of a round of sockets move. Those that do wait at another place for them, whatever the driver, and on a spare among other workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moves {
+    Never,
+    Alone,
+    WithSpares,
+}
+
+impl Moves {
+    /// In turn.
+    const ALL: [Self; 3] = [Self::Never, Self::Alone, Self::WithSpares];
+
+    fn spares(self) -> usize {
+        if self == Self::WithSpares { sched::SPARES_MAX } else { 0 }
+    }
+
+    /// As a round's line has it.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Never => "",
+            Self::Alone => "  moving",
+            Self::WithSpares => "  spares",
+        }
+    }
+}
+
 impl Weather {
     fn of(kind: Kind, io: Option<Io>) -> Self {
         match kind {
@@ -150,13 +177,25 @@ impl Weather {
         self.drivers.get(round as usize % self.drivers.len().max(1)).copied()
     }
 
+    /// Whether fibers of a round move, if that is not for its scheduler to say: each driver has all of it in turn.
+    fn moves(&self, round: u64) -> Moves {
+        let turn = (round as usize).checked_div(self.drivers.len());
+        turn.map_or(Moves::Never, |turn| Moves::ALL[turn % Moves::ALL.len()])
+    }
+
     /// The scheduler of a round, if each has its own.
     fn plan(&self, seed: u64, round: u64, workers: usize) -> Option<Plan> {
         self.plans.then(|| Plan::of(round, workers, &mut stream(seed, round, u64::MAX)))
     }
 
     fn runtime(&self, round: u64, workers: usize) -> Runtime {
-        let builder = Runtime::builder().workers(workers);
+        let (builder, moves) = (Runtime::builder().workers(workers), self.moves(round));
+        LEDGER.moving.store(moves != Moves::Never, Relaxed);
+        let builder = match moves {
+            Moves::Never => builder,
+            // SAFETY: the storms keep nothing of a thread across a suspension (`stress/sched.rs`).
+            Moves::Alone | Moves::WithSpares => unsafe { builder.spare_workers(moves.spares()).migrate_started_fibers() },
+        };
         let runtime = self.driver(round).into_iter().fold(builder, |builder, io| builder.io(io)).build();
         runtime.unwrap_or_else(|error| fail(format_args!("no runtime of {workers} workers: {error}")))
     }
@@ -311,7 +350,9 @@ fn run_rounds(arguments: &Arguments, seed: u64, weather: &Weather, line: &Line) 
         plan.iter().for_each(|plan| schedulers.count(plan, fibers, wakes, took));
         let plan = plan.map_or(String::new(), |plan| format!("  {plan}"));
         let took = took.as_secs_f64();
-        line.show(&format!("round {round:>4}  workers {workers:>2}{io}  fibers {fibers:>7}  wakes {wakes:>7}  {took:.2} s{plan}"), stormed);
+        let moves = weather.moves(round).text();
+        let (of, done) = (format!("workers {workers:>2}{io}"), format!("fibers {fibers:>7}  wakes {wakes:>7}  {took:.2} s"));
+        line.show(&format!("round {round:>4}  {of}  {done}{moves}{plan}"), stormed);
         if count == 1 {
             base_bytes = memory_at_rest();
             heap_bytes = proc::heap_bytes();
@@ -361,7 +402,11 @@ fn run_round(seed: u64, round: u64, workers: usize, weather: &Weather) -> usize 
     let metrics = runtime.metrics();
     match plan {
         Some(plan) => plan.check(&runtime),
-        None => check!(metrics.workers.len() == workers, "a runtime of {workers} workers has {}", metrics.workers.len()),
+        None => {
+            let spares = weather.moves(round).spares();
+            let found = metrics.workers.len();
+            check!((workers..=workers + spares).contains(&found), "a runtime of {workers} workers, and {spares} to spare, has {found}");
+        }
     }
 
     let dropping = Instant::now();

@@ -68,11 +68,12 @@ fn bad_arguments_are_refused_by_name() {
 #[test]
 fn storms_of_sockets_find_nothing_on_both_drivers() {
     for driver in ["uring", "epoll"] {
-        let output = stress(&["io", "--seconds", "2", "--seed", "7", "--io", driver]);
+        let output = stress(&["io", "--seconds", "4", "--seed", "7", "--io", driver]);
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert_eq!(output.status.code(), Some(0), "{out}\n{err}");
         let rounds: Vec<_> = out.lines().filter(|line| line.starts_with("round ")).collect();
         assert!(!rounds.is_empty() && rounds.iter().all(|line| line.contains(&format!("  {driver}  "))), "{out}");
+        assert!(rounds.iter().any(|line| line.ends_with("  moving") || line.ends_with("  spares")), "no fibers moved: {out}");
         assert!(out.lines().all(|line| line.len() <= 80), "{out}");
         assert!(out.contains(" connections, ") && out.contains(" time-outs, ") && out.contains(" resets"), "{out}");
         assert!(out.lines().last().is_some_and(|line| line.starts_with("ok: ")), "{out}");

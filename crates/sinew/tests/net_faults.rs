@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::{in_child, is_child, pair, refuse, rounds, until};
 use sinew::net::unix::{UnixDatagram, UnixStream};
 use sinew::net::{TcpListener, TcpStream, UdpSocket};
-use sinew::{Io, Runtime};
+use sinew::{Io, Runtime, RuntimeBuilder};
 
 const DRIVERS: [Io; 2] = [Io::Uring, Io::Epoll];
 
@@ -475,20 +474,29 @@ fn what_goes_by_the_ring_makes_no_call() {
 /// `SINEW_TIMED_READS=10000000` for the long run.
 #[test]
 fn time_outs_that_race_data_lose_nothing() {
-    race_time_outs(2, 1);
+    race_time_outs(|| Runtime::builder().workers(2), 1);
+}
+
+/// The same by fibers that move: they wait elsewhere, whatever the driver.
+#[test]
+fn time_outs_that_race_data_of_fibers_that_move_lose_nothing() {
+    for spares in [0, 2] {
+        // SAFETY: these fibers keep nothing of a thread across a suspension.
+        race_time_outs(|| unsafe { Runtime::builder().workers(2).spare_workers(spares).migrate_started_fibers() }, 4);
+    }
 }
 
 /// The same by so many at one worker that their receives stand in line before the ring is told of them: some are given up there.
 #[test]
 fn time_outs_that_race_data_in_a_crowd_lose_nothing() {
-    race_time_outs(1, 300);
+    race_time_outs(|| Runtime::builder().workers(1), 300);
 }
 
-fn race_time_outs(workers: usize, readers: usize) {
+fn race_time_outs(runtime: impl Fn() -> RuntimeBuilder, readers: usize) {
     make_room(2 * readers as libc::rlim_t + 200);
     let reads = std::env::var("SINEW_TIMED_READS").ok().map_or(rounds(200_000), |n| n.parse().expect("SINEW_TIMED_READS is a number"));
     for io in DRIVERS {
-        let runtime = Runtime::builder().workers(workers).io(io).build().unwrap();
+        let runtime = runtime().io(io).build().unwrap();
         let ends: Vec<_> = runtime.run(move || {
             let races: Vec<_> = (0..readers).map(|_| sinew::spawn(move || race_one(io, reads.div_ceil(readers)))).collect();
             races.into_iter().map(|race| race.join().unwrap()).collect()
@@ -517,20 +525,23 @@ fn race_one(io: Io, reads: usize) -> (u64, u64) {
             sent
         }
     });
-    let (mut failed, got) = (0u64, Cell::new(0u64));
+    let (mut failed, mut got) = (0u64, 0u64);
     let mut buf = [0xAA; 64];
-    let take = |n: usize, buf: &mut [u8; 64]| {
+    let take = |n: usize, buf: &mut [u8; 64], got: &mut u64| {
         for byte in &mut buf[..n] {
-            assert_eq!(*byte, got.get() as u8, "{io:?}: a byte was lost, or came twice");
+            assert_eq!(*byte, *got as u8, "{io:?}: a byte was lost, or came twice");
             *byte = 0xAA;
-            got.set(got.get() + 1);
+            *got += 1;
         }
     };
     // Until some have come in time, too: where there are many, their writers may begin late.
-    for read in (0..).take_while(|&read| read < reads || got.get() == 0) {
+    for read in 0.. {
+        if read >= reads && got > 0 {
+            break;
+        }
         far.set_read_timeout(Some(Duration::from_nanos(1 + read as u64 * 37 % 20_000))).unwrap();
         match (&far).read(&mut buf) {
-            Ok(n) => take(n, &mut buf),
+            Ok(n) => take(n, &mut buf, &mut got),
             Err(error) => {
                 assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
                 failed += 1;
@@ -543,11 +554,11 @@ fn race_one(io: Io, reads: usize) -> (u64, u64) {
     loop {
         match (&far).read(&mut buf).unwrap() {
             0 => break,
-            n => take(n, &mut buf),
+            n => take(n, &mut buf, &mut got),
         }
     }
-    assert_eq!(got.get(), writer.join().unwrap());
-    (failed, got.get())
+    assert_eq!(got, writer.join().unwrap());
+    (failed, got)
 }
 
 /// The same with cancels.

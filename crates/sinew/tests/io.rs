@@ -141,11 +141,13 @@ fn given_away_an_end_is_blocking_and_taken_it_is_not() {
         let (reader, writer) = pipe().unwrap();
         let (reader, writer) = (OwnedFd::from(reader), OwnedFd::from(writer));
         assert!(is_blocking(&reader) && is_blocking(&writer));
+        let duplicate = reader.try_clone().unwrap();
         let (mut reader, mut writer) = (PipeReader::from(reader), PipeWriter::from(writer));
         let waiter = spawn(move || io::read_to_string(&mut reader).unwrap());
         writer.write_all(b"again").unwrap();
         drop(writer);
         assert_eq!(waiter.join().unwrap(), "again");
+        assert!(!is_blocking(&duplicate), "as the docs say");
     });
 }
 

@@ -9,7 +9,7 @@
 //! - Time-outs ([`TcpStream::set_read_timeout`]) belong to the handle, and are copied by `try_clone`; std's belong to the socket.
 //! - [`TcpListener::accept`] waits, and tries again, while there are no descriptors to be had. So do calls of a fiber that would wait, if its worker needs one to wait with, which it opens at its first wait: they do
 //!   not fail for that, and it is said once, on stderr.
-//! - Sockets are non-blocking in the kernel. `set_nonblocking` makes calls fail where they would wait, as in std, but belongs to the handle, too, and is copied by `try_clone`: clones that are there already keep their own.
+//! - Sockets are non-blocking in the kernel; so are all duplicates of one that is taken from std or from an `OwnedFd`, and they stay so when it is dropped. `set_nonblocking` makes calls fail where they would wait, as in std, but belongs to the handle, too, and is copied by `try_clone`: clones that are there already keep their own.
 //! - A conversion into std's type, or into an `OwnedFd`, makes the socket blocking again, and with it its clones. Those go on as before, but for `accept`, which may then block the worker's thread.
 //! - A conversion from std's type, or into it, keeps time-outs, and whether calls wait. One from an `OwnedFd` or a number keeps the time-outs, but its calls wait, non-blocking or not: it may be a duplicate of
 //!   a socket of ours, which are all non-blocking.

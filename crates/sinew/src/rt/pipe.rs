@@ -109,7 +109,8 @@ macro_rules! pipe_end {
             }
         }
 
-        /// Takes one end of a pipe, or of anything else that can be waited for, and makes it non-blocking.
+        /// Takes one end of a pipe, or of anything else that can be waited for, and makes it non-blocking: with it all duplicates, those of other processes too, and so they stay when it is dropped.
+        /// Made an `OwnedFd` again, it is blocking.
         impl From<std::os::fd::OwnedFd> for $end {
             fn from(end: std::os::fd::OwnedFd) -> Self {
                 Self { pipe: crate::rt::pipe::Pipe::new(end) }

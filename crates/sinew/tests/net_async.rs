@@ -314,3 +314,26 @@ fn an_error_queue_that_nobody_reads_makes_no_future_spin() {
         });
     }
 }
+
+/// A future whose fiber never runs, for want of a stack, is told so, and does not ask for ever. In a process of its own: memory fails there.
+#[test]
+fn a_read_for_which_there_is_no_stack_says_so() {
+    use futures::io::AsyncReadExt;
+    const NAME: &str = "a_read_for_which_there_is_no_stack_says_so";
+    if !common::is_child(NAME) {
+        let child = common::in_child(NAME, &[("SINEW_STACK_SIZE", "8M")]);
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+        return;
+    }
+    // SAFETY: the call takes a number only. Its signal ends a child that asks for ever.
+    unsafe { libc::alarm(30) };
+    let (near, far) = UnixStream::pair().unwrap();
+    let mut near = near.into_async();
+    // The default runtime runs, and has no stack of its default size.
+    sinew::Builder::new().stack_size(64 * 1024).spawn(|| ()).unwrap().join().unwrap();
+    sinew::hidden::fail_memory_after(0);
+    let read = sinew::block_on(async { near.read(&mut [0; 4]).await });
+    sinew::hidden::fail_memory_after(u64::MAX);
+    assert_eq!(read.unwrap_err().to_string(), "no fiber could be run to wait: there is no stack for one");
+    drop(far);
+}

@@ -72,7 +72,8 @@ pub fn stdin() -> Stdin {
 ///
 /// # Suspends
 /// A read does until there is input, or its end. A [cancel point](crate::cancelled): cut short, it has taken nothing, and what had come of a line, say, comes
-/// first in the next read. But `read_to_end` leaves in its buffer what it has read so far.
+/// first in the next read. But `read_to_end` leaves in its buffer what it has read so far, and `skip_until`
+/// has skipped it; a panic in the midst of a read, as inside [`no_suspend`](crate::no_suspend), loses it.
 #[derive(Debug)]
 pub struct Stdin(());
 

@@ -63,6 +63,8 @@ struct Side {
 const IN_VAIN_MAX: u32 = 3;
 const PAUSE: Duration = Duration::from_micros(100);
 const PAUSES_MAX: u32 = 100;
+/// Fibers in a row that were to wait and were dropped unrun, after which a poll fails: one may have been of a runtime that is gone, but where there are no stacks each is, and wakes the future at once.
+const UNRUN_MAX: u32 = 2;
 
 #[derive(Default)]
 struct Shared {
@@ -72,6 +74,8 @@ struct Shared {
     waits: bool,
     /// Why it could not, for the next poll. Nothing if it was ended with its runtime: the next poll may be in another, and in the same one is told so when it spawns.
     failed: Option<io::Error>,
+    /// How many in a row were never run.
+    unrun: u32,
 }
 
 impl Default for Lock<Shared> {
@@ -152,7 +156,11 @@ impl<S: Stream> Async<S> {
         let waker = cx.waker().clone();
         let (replaced, waits, failed) = {
             let mut shared = side.shared.lock();
-            let failed = shared.failed.take();
+            let never_runs = || io::Error::other("no fiber could be run to wait: there is no stack for one");
+            let failed = shared.failed.take().or_else(|| (shared.unrun >= UNRUN_MAX).then(never_runs));
+            if failed.is_some() {
+                shared.unrun = 0;
+            }
             let waits = failed.is_none() && std::mem::replace(&mut shared.waits, true);
             (shared.waker.replace(waker), waits, failed)
         };
@@ -162,7 +170,7 @@ impl<S: Stream> Async<S> {
         }
         if !waits {
             let stream = self.stream.clone();
-            let deputy = Deputy { shared: side.shared.clone(), failed: None };
+            let deputy = Deputy { shared: side.shared.clone(), failed: None, ran: false };
             let pause = PAUSE * side.in_vain.saturating_sub(IN_VAIN_MAX).min(PAUSES_MAX);
             side.in_vain = side.in_vain.saturating_add(1);
             match Builder::new().spawn(move || deputy.wait(&*stream, interest, pause)) {
@@ -178,10 +186,12 @@ impl<S: Stream> Async<S> {
 struct Deputy {
     shared: Arc<Lock<Shared>>,
     failed: Option<io::Error>,
+    ran: bool,
 }
 
 impl Deputy {
     fn wait(mut self, stream: &impl AsFd, interest: Interest, pause: Duration) {
+        self.ran = true;
         if !pause.is_zero() {
             sleep(pause);
         }
@@ -195,6 +205,7 @@ impl Drop for Deputy {
         let (waker, replaced) = {
             let mut shared = self.shared.lock();
             shared.waits = false;
+            shared.unrun = if self.ran { 0 } else { shared.unrun + 1 };
             (shared.waker.take(), std::mem::replace(&mut shared.failed, failed))
         };
         drop(replaced);

@@ -617,50 +617,54 @@ impl Group {
     #[must_use]
     pub(crate) fn push_all(&self, fibers: &List<Control>, quiet: bool) -> bool {
         let count = fibers.len();
-        let queued = self.queue_all(fibers);
-        match (queued, quiet) {
-            (false, _) => {}
-            (true, true) => self.note_quiet(count),
-            (true, false) => self.tell(count),
+        let queued = self.queue_all(fibers, quiet);
+        if queued && !quiet {
+            self.tell(count);
         }
         queued
     }
 
-    /// Queues a fiber, and wakes nobody: by a worker that comes to it next. `false` if no worker is left (I2).
+    /// Queues a fiber, and wakes nobody: by a worker that comes to it next. Whether somebody has been told of what is queued before it, and comes, or is awake: not if nothing is, or some of it was queued quietly.
     ///
     /// # Safety
-    /// As [`push`](Self::push).
-    #[must_use]
+    /// As [`push`](Self::push); and the caller is a worker of this group, so that its queue is open (I2).
     pub(crate) unsafe fn put(&self, control: *const Control) -> bool {
         let one = List::new();
         // SAFETY: the caller's promise.
         unsafe { one.push(control.cast_mut()) };
-        self.queue_all(&one)
+        let queue = self.queue.lock();
+        assert!(!queue.closed, "this worker is there");
+        // Under the lock, where both are counted.
+        let is_told = self.queued.load(Relaxed) != 0 && self.quiet.load(Relaxed) == 0;
+        self.append(&queue, &one);
+        is_told
     }
 
-    fn queue_all(&self, fibers: &List<Control>) -> bool {
+    /// Queues fibers, and counts them if that is to be `quiet`; `false` if no worker is left (I2).
+    fn queue_all(&self, fibers: &List<Control>, quiet: bool) -> bool {
         let count = fibers.len();
         let queue = self.queue.lock();
-        if queue.closed {
-            return false;
+        if !queue.closed {
+            self.append(&queue, fibers);
+            if quiet {
+                self.note_quiet(count);
+            }
         }
+        !queue.closed
+    }
+
+    fn append(&self, queue: &Line, fibers: &List<Control>) {
+        let count = fibers.len();
         // SAFETY: F1 - the caller's fibers are alive.
         let pinned = unsafe { fibers.first().as_ref() }.is_some_and(Control::is_pinned);
         (if pinned { &queue.pinned } else { &queue.list }).append(fibers);
         self.queued.fetch_add(count, Relaxed);
-        true
     }
 
     /// So many fibers were queued that nobody was woken for.
     pub(crate) fn note_quiet(&self, count: usize) {
         // Release: meets the Acquire in `flush`, by whomever; who wakes others for these fibers has seen them queued, and so do those.
         self.quiet.fetch_add(count, Release);
-    }
-
-    /// Whether fibers were queued that nobody was woken for.
-    #[inline]
-    pub(crate) fn has_quiet(&self) -> bool {
-        self.quiet.load(Relaxed) != 0
     }
 
     /// Wakes workers for what was queued quietly.

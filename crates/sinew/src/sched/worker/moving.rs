@@ -103,8 +103,7 @@ impl Worker {
         self.spills.set(true);
         add(&self.seat.counters.overflowed, 1);
         // SAFETY: the caller's promise.
-        let queued = unsafe { self.group().put(control) };
-        assert!(queued, "this worker is there");
+        _ = unsafe { self.group().put(control) };
     }
 
     /// Whether this worker runs another fiber before it comes to one that is queued now.
@@ -298,11 +297,8 @@ impl Worker {
             } else {
                 // Nobody is woken for it if this worker looks there next.
                 self.others_due.set(true);
-                // Nor for those before it, if they were queued quietly.
-                let alone = self.group().queued() == 0 || self.group().has_quiet();
-                let queued = self.group().put(control);
-                assert!(queued, "this worker is there");
-                self.tell_if_left(alone);
+                let is_told = self.group().put(control);
+                self.tell_if_left(!is_told);
             }
         }
     }

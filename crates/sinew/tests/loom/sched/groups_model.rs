@@ -248,10 +248,8 @@ struct Quiet {
 
 impl Quiet {
     fn push(&self) {
-        {
-            let _queue = self.queue.lock().unwrap();
-            self.queued.fetch_add(1, Relaxed);
-        }
+        let _queue = self.queue.lock().unwrap();
+        self.queued.fetch_add(1, Relaxed);
         self.quiet.fetch_add(1, Release);
     }
 

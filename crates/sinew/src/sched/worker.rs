@@ -45,7 +45,7 @@ use crate::event::timers::Timers;
 use crate::fiber::hooks::{Region, When};
 use crate::fiber::stack::{self, Stack};
 use crate::fiber::state::Cause;
-use crate::fiber::switch::{FloatControl, leave_for_good, prepare, switch_keeping_float};
+use crate::fiber::switch::{FloatControl, Root, leave_for_good, prepare, switch_keeping_float};
 use crate::fiber::task::{Ended, NeverRan, quietly};
 use crate::fiber::{COUNTS, Claimed, Control, Kind, Verdict, Watcher, pool};
 use crate::os::alarm::Ahead;
@@ -1225,9 +1225,6 @@ fn resume_hooks(me: &Control) {
         worker.run_hooks(me, When::Resume);
     }
 }
-
-/// What a fiber's stack begins with.
-type Root = unsafe extern "C" fn(*mut u8) -> !;
 
 /// What that of a dispatched fiber begins with whose maker may move: others may have the maker from now on, and not before.
 unsafe extern "C" fn root_of_dispatched(arg: *mut u8) -> ! {

@@ -201,6 +201,7 @@ pub mod kernel {
         static POLLS: RefCell<Vec<Poll>> = RefCell::default();
         /// Tries to accept that are to find no descriptor.
         static SHORT_OF: Cell<usize> = const { Cell::new(0) };
+        static FOUND_NONE: Cell<usize> = const { Cell::new(0) };
     }
 
     /// A new machine, with nothing on it.
@@ -208,6 +209,7 @@ pub mod kernel {
         LISTENERS.take();
         POLLS.take();
         SHORT_OF.set(0);
+        FOUND_NONE.set(0);
     }
 
     pub fn listen(fd: RawFd) {
@@ -243,7 +245,10 @@ pub mod kernel {
         }
         with_listener(fd, |listener| match listener.connections {
             _ if listener.is_shut => Err(libc::EINVAL),
-            0 => Err(libc::EAGAIN),
+            0 => {
+                FOUND_NONE.set(FOUND_NONE.get() + 1);
+                Err(libc::EAGAIN)
+            }
             _ => {
                 listener.connections -= 1;
                 Ok(())
@@ -253,6 +258,11 @@ pub mod kernel {
 
     pub fn connections(fd: RawFd) -> usize {
         with_listener(fd, |listener| listener.connections)
+    }
+
+    /// Tries to accept that found no connection.
+    pub fn found_none() -> usize {
+        FOUND_NONE.get()
     }
 
     /// Polls that the kernel knows of and has not answered.

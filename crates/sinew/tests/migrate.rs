@@ -8,11 +8,12 @@ use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::one_place::Alone;
 use common::{Gate, is_child, pair, panics, poll_until, rounds, until};
 use sinew::chan::{Receiver, Sender, bounded, unbounded};
+use sinew::net::unix::UnixStream;
 use sinew::sync::{Condvar, Mutex, RwLock, Semaphore};
 use sinew::{Builder, Group, Io, Launch, Queue, Runtime, Spin, select};
 
@@ -1187,5 +1188,45 @@ fn a_fiber_that_yields_behind_a_quiet_one_is_run_by_an_idle_worker() {
         };
         runtime.run(|| like().spawn(maker).unwrap().join().unwrap());
         end(runtime);
+    }
+}
+
+/// The claim: who may move and dispatches is queued once the new fiber runs, and not before: behind one whose I/O has come, of which its worker learns when the maker has left its stack.
+#[test]
+fn a_maker_that_may_move_is_queued_once_its_dispatched_fiber_runs() {
+    for queue in QUEUES {
+        let runtime = movers(1, queue);
+        let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let note = |what: &'static str| {
+            let order = order.clone();
+            move || order.lock().unwrap().push(what)
+        };
+        let (reader, child, maker) = (note("reader"), note("child"), note("maker"));
+        runtime.run(move || {
+            let makes = move || {
+                let (mut writes, reads) = std::os::unix::net::UnixStream::pair().unwrap();
+                let begun = Arc::new(AtomicBool::new(false));
+                let reader = {
+                    let (mut reads, begun) = (UnixStream::from(reads), begun.clone());
+                    sinew::spawn(move || {
+                        begun.store(true, SeqCst);
+                        reads.read_exact(&mut [0]).unwrap();
+                        reader();
+                    })
+                };
+                until(|| begun.load(SeqCst));
+                // It waits: there is one worker, which is held until it looks for I/O at the next chance.
+                writes.write_all(&[1]).unwrap();
+                let held = Instant::now();
+                poll_until("the next look", || held.elapsed() > 10_000 * MICRO);
+                let child = Builder::new().launch(Launch::Dispatch).spawn(child).unwrap();
+                maker();
+                child.join().unwrap();
+                reader.join().unwrap();
+            };
+            sinew::spawn(makes).join().unwrap();
+        });
+        end(runtime);
+        assert_eq!(*order.lock().unwrap(), ["child", "reader", "maker"], "{queue:?}");
     }
 }

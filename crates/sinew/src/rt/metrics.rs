@@ -12,8 +12,10 @@ use crate::fiber::stack;
 use crate::os::{clock, fork};
 use crate::rt::builder::environment;
 use crate::rt::runtime::groups_of_thread;
-use crate::sched::group::{Counters, Group, Seat};
+use crate::sched::counters::Counters;
+use crate::sched::group::Group;
 use crate::sched::groups::Groups;
+use crate::sched::seat::Seat;
 use crate::sched::worker::here;
 
 /// What a runtime has counted so far. Counters only grow; lengths are those of the moment. See [`metrics`].

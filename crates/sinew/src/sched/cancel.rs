@@ -1,8 +1,8 @@
 //! Cancelling a fiber and, with it, the fibers of its scopes.
 
 use crate::fiber::{Control, Weak, pool};
-use crate::sched::group::Seat;
 use crate::sched::groups::Groups;
+use crate::sched::seat::Seat;
 use crate::sched::worker::{make_ready, recycle};
 
 /// A fiber found by a look at its block, kept until this is dropped.

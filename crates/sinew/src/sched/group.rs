@@ -15,30 +15,25 @@
 
 use std::any::Any;
 use std::io;
-use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::atomic as plain;
 use std::sync::{Arc, OnceLock, Weak};
 
-use crate::base::atomic::{AS_IN_MEMORY, Acquire, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release, SeqCst, fence};
-use crate::base::deque::{Deque, Stolen};
-use crate::base::histogram::Histogram;
-use crate::base::inbox::{Inbox, Pushed};
+use crate::base::atomic::{Acquire, AtomicU64, AtomicUsize, Relaxed, Release, SeqCst, fence};
 use crate::base::list::List;
 use crate::base::mask::{Mask, Set};
 use crate::event::roam::Roam;
-use crate::event::source::Io;
+use crate::fiber::Control;
 use crate::fiber::stack::{self, CLASSES, NoStack, Stack};
 use crate::fiber::task::NeverRan;
-use crate::fiber::{COUNTS, Control};
-use crate::os::bell::Bell;
+use crate::os::clock;
 use crate::os::lock::Lock;
-use crate::os::{clock, futex};
+use crate::sched::counters::{Counters, add};
 use crate::sched::duty::Duty;
 use crate::sched::groups::Groups;
 use crate::sched::idle::{Claimed, Idle};
+use crate::sched::seat::{Seat, or_else, steal_one};
 use crate::sched::settings::{Settings, Spin};
-use crate::sched::slot::Slot;
 use crate::sched::worker::{Worker, here};
 
 /// Stacks of the reserve beside one for each worker that was asked for: so many fibers that never got one may wait for each other in their closures' destructors.
@@ -46,355 +41,6 @@ const RESERVE_MORE: usize = 8;
 
 /// How long after a thread could not be started the next is asked for: a start that fails costs some microseconds, and each turn of a busy worker may want one.
 const GROW_PAUSE_NS: u64 = 50_000_000;
-
-/// Unstarted children a worker keeps; if they become more, the group's queue takes the oldest half. As tokio's and Go's local queues.
-pub(crate) const CHILDREN_MAX: usize = 256;
-
-/// Ready fibers that may move a worker keeps; who comes when there are so many queues up in the group. More than its children may be: those run newest first and seldom become many, these go round, and the way through the group's queue costs a
-/// lock and a miss. 1,000 of them that yield: 67 -> 31 ns on one worker, 95 -> 17 on two (from 256; tokio 40 and 25; Zen 4). 8 KiB for each worker; 4,096 would be 32, and a seat keeps them for life.
-pub(crate) const MOVING_MAX: usize = 1024;
-
-/// How a worker rests.
-#[derive(Clone, Copy)]
-pub(crate) struct Rest {
-    /// No deadline ends it, and nothing that fibers wait for at its source.
-    pub(crate) for_good: bool,
-    /// It sleeps in its source, where the bell wakes it, and not on its slot's word.
-    pub(crate) at_source: bool,
-}
-
-/// In `Counters::busy`: it polls or sleeps. No clock of ours counts so far.
-const IDLE: u64 = 1 << 63;
-
-const FOR_GOOD: u32 = 1;
-const AT_SOURCE: u32 = 2;
-
-/// What other threads touch of one worker. In this order: all that a wake by another thread touches, on both sides, is in the first cache line.
-#[repr(C, align(128))]
-pub(crate) struct Seat {
-    /// Settled fibers that other threads woke.
-    inbox: Inbox<Control>,
-    /// The group whose worker sits here. Alive while any of its fibers is.
-    group: AtomicPtr<Group>,
-    pub(crate) slot: Slot,
-    /// How it lies down, by the bits below.
-    rest: AtomicU32,
-    /// When somebody last made the system call that wakes it.
-    woken_ns: AtomicU64,
-    /// Times that others woke it, because a fiber of its own became ready. Written by those others, beside a system call.
-    pub(crate) mail_wakes: plain::AtomicU64,
-    /// What wakes it when it sleeps in its source. It stays, as the seat does: a late ring must not go to a stranger.
-    bell: OnceLock<Bell>,
-    pub(crate) counters: Counters,
-    /// Unstarted fibers that this worker's fibers spawned.
-    pub(crate) children: Deque<Control, CHILDREN_MAX>,
-    /// Started fibers that may move, and are ready; the oldest goes first.
-    pub(crate) moving: Deque<Control, MOVING_MAX>,
-    /// The one that was woken here last: it runs next, here, unless a thief that finds nothing else takes it.
-    pub(crate) next: AtomicPtr<Control>,
-}
-
-const _: () = assert!(!AS_IN_MEMORY || offset_of!(Seat, counters) == 64, "what a wake touches is one cache line");
-
-/// What a worker counts. Written by it alone, so a plain load and store will do; read by anybody. It orders nothing, so it is std's, which models do not look at: a step less of theirs for each count.
-#[repr(align(64))]
-pub(crate) struct Counters {
-    /// Started fibers that have not ended.
-    pub(crate) settled: plain::AtomicUsize,
-    /// Ready fibers, at the last look.
-    pub(crate) ready: plain::AtomicUsize,
-    pub(crate) spawned: plain::AtomicU64,
-    pub(crate) ended: plain::AtomicU64,
-    pub(crate) switches: plain::AtomicU64,
-    pub(crate) sleeps: plain::AtomicU64,
-    pub(crate) steals: plain::AtomicU64,
-    /// Searches for something to steal in its group.
-    pub(crate) thefts: plain::AtomicU64,
-    /// Workers of its group that it claimed while they polled, and that it woke; announcements for which nobody was idle.
-    pub(crate) spinner_wakes: plain::AtomicU64,
-    pub(crate) sleeper_wakes: plain::AtomicU64,
-    pub(crate) unserved: plain::AtomicU64,
-    /// Fibers that it moved to its group's queue, because its own was full.
-    pub(crate) overflowed: plain::AtomicU64,
-    /// Waits begun while their thread was unwinding.
-    pub(crate) unwinding_waits: plain::AtomicU64,
-    /// How its fibers wait for I/O: an [`Io`] as a number, `Auto` before the first has.
-    pub(crate) io: plain::AtomicU8,
-    /// From ready to running, one wake in 64 of each fiber.
-    pub(crate) latency: Histogram,
-    /// From spawned to running, one in 64.
-    pub(crate) start_latency: Histogram,
-    /// From the system call that wakes it to its getting up.
-    pub(crate) wake_cost: Histogram,
-    /// Nanoseconds that it polled, and that it slept.
-    pub(crate) spun_ns: plain::AtomicU64,
-    pub(crate) slept_ns: plain::AtomicU64,
-    /// How long it has done neither, in one word, so that no reader sees an idle time that is neither under way nor counted: with [`IDLE`] set, nanoseconds; without it, the moment at which it would have begun, had it
-    /// been busy ever since. See [`Counters::begin_idle`].
-    busy: plain::AtomicU64,
-    /// When it came.
-    pub(crate) born_ns: plain::AtomicU64,
-}
-
-impl Drop for Group {
-    /// Its workers have left, or were never there: nothing is in the seats.
-    fn drop(&mut self) {
-        for seat in &self.seats {
-            debug_assert!(!seat.has_mail() && seat.children.len() == 0, "a seat was left with fibers in it");
-            debug_assert!(seat.moving.len() == 0 && seat.next.load(Relaxed).is_null(), "a seat was left with fibers that may move");
-            seat.group.store(std::ptr::null_mut(), Relaxed);
-            seat.slot.get_up();
-            seat.mail_wakes.store(0, Relaxed);
-            seat.counters.reset();
-        }
-        // The last one is used again first: spares, which may never have been used, come after all others.
-        VACANT.lock().extend(self.seats.iter().rev());
-    }
-}
-
-/// Adds to a counter that the caller alone writes.
-#[inline]
-pub(crate) fn add(counter: &plain::AtomicU64, n: u64) {
-    if COUNTS {
-        counter.store(counter.load(Relaxed) + n, Relaxed);
-    }
-}
-
-impl Counters {
-    fn new() -> Self {
-        let zero = || plain::AtomicU64::new(0);
-        Self {
-            settled: plain::AtomicUsize::new(0),
-            ready: plain::AtomicUsize::new(0),
-            spawned: zero(),
-            ended: zero(),
-            switches: zero(),
-            sleeps: zero(),
-            steals: zero(),
-            thefts: zero(),
-            spinner_wakes: zero(),
-            sleeper_wakes: zero(),
-            unserved: zero(),
-            overflowed: zero(),
-            unwinding_waits: zero(),
-            io: plain::AtomicU8::new(Io::Auto as u8),
-            latency: Histogram::new(),
-            start_latency: Histogram::new(),
-            wake_cost: Histogram::new(),
-            spun_ns: zero(),
-            slept_ns: zero(),
-            busy: zero(),
-            born_ns: zero(),
-        }
-    }
-
-    fn reset(&self) {
-        let Self { settled, ready, spawned, ended, switches, sleeps, steals, thefts, unwinding_waits, .. } = self;
-        let Self { spinner_wakes, sleeper_wakes, unserved, overflowed, .. } = self;
-        let Self { spun_ns, slept_ns, busy, born_ns, latency, start_latency, wake_cost, .. } = self;
-        [settled, ready].into_iter().for_each(|counter| counter.store(0, Relaxed));
-        self.io.store(Io::Auto as u8, Relaxed);
-        let counts = [spawned, ended, switches, sleeps, steals, thefts, unwinding_waits, spun_ns, slept_ns, busy, born_ns];
-        let wakes = [spinner_wakes, sleeper_wakes, unserved, overflowed];
-        counts.into_iter().chain(wakes).for_each(|counter| counter.store(0, Relaxed));
-        [latency, start_latency, wake_cost].into_iter().for_each(Histogram::reset);
-    }
-
-    /// What changes whenever its worker goes from fiber to fiber by way of its loop, or ends one. Both only grow, so two sums are equal if nothing has changed.
-    #[inline]
-    pub(crate) fn progress(&self) -> u64 {
-        self.switches.load(Relaxed).wrapping_add(self.ended.load(Relaxed))
-    }
-
-    /// The worker comes, and is busy.
-    pub(crate) fn begin(&self, now_ns: u64) {
-        self.busy.store(now_ns, Relaxed);
-        self.born_ns.store(now_ns, Relaxed);
-    }
-
-    /// It begins to poll or to sleep.
-    pub(crate) fn begin_idle(&self, now_ns: u64) {
-        let busy_ns = now_ns.saturating_sub(self.busy.load(Relaxed));
-        self.busy.store(busy_ns | IDLE, Relaxed);
-    }
-
-    /// It goes on.
-    pub(crate) fn end_idle(&self, now_ns: u64) {
-        let busy_ns = self.busy.load(Relaxed) & !IDLE;
-        self.busy.store(now_ns.saturating_sub(busy_ns), Relaxed);
-    }
-
-    /// It has polled for so long, too briefly to be said before.
-    pub(crate) fn count_idle(&self, idle_ns: u64) {
-        self.busy.store(self.busy.load(Relaxed) + idle_ns, Relaxed);
-    }
-
-    /// The share of its life in which it neither polled nor slept, from 0 to 1.
-    pub(crate) fn busy_share(&self, now_ns: u64) -> f64 {
-        let (born_ns, busy) = (self.born_ns.load(Relaxed), self.busy.load(Relaxed));
-        let life_ns = if born_ns == 0 { 0 } else { now_ns.saturating_sub(born_ns) };
-        let busy_ns = if busy & IDLE == 0 { now_ns.saturating_sub(busy) } else { busy & !IDLE };
-        // It may have gone on since the caller read the clock.
-        if life_ns == 0 { 0.0 } else { busy_ns.min(life_ns) as f64 / life_ns as f64 }
-    }
-}
-
-/// Seats without a worker. They are never freed: who delivers to a seat touches it once more after the fiber is in its inbox, and by then the fiber may have
-/// ended and its runtime be gone. A wake too many, of the seat's next worker, is harmless.
-static VACANT: Lock<Vec<&'static Seat>> = Lock::new(Vec::new());
-
-impl Seat {
-    fn take() -> &'static Seat {
-        let vacant = VACANT.lock().pop();
-        vacant.unwrap_or_else(|| Box::leak(Box::new(Seat::new())))
-    }
-
-    fn new() -> Self {
-        Self {
-            inbox: Inbox::new(),
-            group: AtomicPtr::new(std::ptr::null_mut()),
-            slot: Slot::new(),
-            rest: AtomicU32::new(0),
-            woken_ns: AtomicU64::new(0),
-            mail_wakes: plain::AtomicU64::new(0),
-            bell: OnceLock::new(),
-            counters: Counters::new(),
-            children: Deque::new(),
-            moving: Deque::new(),
-            next: AtomicPtr::new(std::ptr::null_mut()),
-        }
-    }
-
-    /// The group whose worker sits here, as a name: it may be gone.
-    pub(crate) fn group(&self) -> *const Group {
-        self.group.load(Relaxed)
-    }
-
-    /// Says how the worker's next rest is. By the worker, before it lies down.
-    pub(crate) fn set_rest(&self, rest: Rest) {
-        let bits = if rest.for_good { FOR_GOOD } else { 0 } | if rest.at_source { AT_SOURCE } else { 0 };
-        self.rest.store(bits, Relaxed);
-        // Release: meets the Acquire in `rest_is`, through the slot's word, which is written next.
-        fence(Release);
-    }
-
-    /// Whether the rest that the caller has just seen in the slot, or a later one, is such.
-    fn rest_is(&self, bit: u32) -> bool {
-        // Acquire: meets the Release in `set_rest`.
-        fence(Acquire);
-        self.rest.load(Relaxed) & bit != 0
-    }
-
-    pub(crate) fn rests_for_good(&self) -> bool {
-        self.slot.is_asleep() && self.rest_is(FOR_GOOD)
-    }
-
-    /// What wakes this worker from its source.
-    pub(crate) fn bell(&self) -> io::Result<&Bell> {
-        if let Some(bell) = self.bell.get() {
-            return Ok(bell);
-        }
-        // Of a seat's workers one lives at a time: nobody else makes it.
-        let bell = Bell::new()?;
-        Ok(self.bell.get_or_init(|| bell))
-    }
-
-    /// Leaves a ready settled fiber for this worker, and wakes it if it sleeps.
-    ///
-    /// # Safety
-    /// The caller ended the fiber's wait and owes it this (`state.rs`, I2); the fiber's home is this seat.
-    pub(crate) unsafe fn deliver(&self, control: *const Control) {
-        // SAFETY: the caller's promise: nobody else has the fiber.
-        if unsafe { self.inbox.push(control.cast_mut()) } == Pushed::First && self.slot.notify() {
-            self.mail_wakes.fetch_add(1, Relaxed);
-            self.get_up();
-        }
-    }
-
-    /// Makes the worker look at its inbox and the group's queues, asleep or not.
-    pub(crate) fn wake(&self) {
-        if self.slot.notify() {
-            self.get_up();
-        }
-    }
-
-    /// Wakes it: it sleeps, and was notified.
-    fn get_up(&self) {
-        self.woken_ns.store(clock::now_ns(), Relaxed);
-        // If it has got up by itself since, and lies elsewhere now, it needs no wake, and one in vain is harmless.
-        match self.bell.get() {
-            Some(bell) if self.rest_is(AT_SOURCE) => bell.ring(),
-            _ => futex::wake_one(self.slot.word()),
-        }
-    }
-
-    /// What its last wake took, if it was woken since it lay down at `since_ns`. By this seat's worker, as it gets up.
-    pub(crate) fn wake_cost_ns(&self, since_ns: u64, now_ns: u64) -> Option<u64> {
-        let woken_ns = self.woken_ns.load(Relaxed);
-        (woken_ns >= since_ns).then(|| now_ns.saturating_sub(woken_ns))
-    }
-
-    /// Started fibers of this worker: what placement weighs.
-    pub(crate) fn settled(&self) -> usize {
-        self.counters.settled.load(Relaxed)
-    }
-
-    #[inline]
-    pub(crate) fn has_mail(&self) -> bool {
-        !self.inbox.is_empty()
-    }
-
-    /// Moves what others left to `ready`. By this seat's worker.
-    #[inline]
-    pub(crate) fn take_mail(&self, ready: &List<Control>) {
-        self.inbox.take(ready);
-    }
-}
-
-struct Line {
-    /// What any worker may take, also of another group.
-    list: List<Control>,
-    /// What must not leave the group.
-    pinned: List<Control>,
-    /// Which of the two is next, if both have some.
-    pinned_next: bool,
-    live_workers: usize,
-    closed: bool,
-}
-
-// SAFETY: the fibers in the lists are unstarted, so they are `Send` closures, or may move, by their maker's promise; the lock lets one thread at a time in.
-unsafe impl Send for Line {}
-
-struct Starved {
-    /// By size of the stack they want: one that must wait longer does not stand in the way of another size.
-    lists: [List<Control>; CLASSES],
-    why: Option<NeverRan>,
-}
-
-// SAFETY: as `Line`.
-unsafe impl Send for Starved {}
-
-/// Stacks that are kept back: on them fibers are ended that never got one, since their closures' destructors may suspend like any user code.
-struct Reserve {
-    free: Lock<Vec<Stack>>,
-    bottoms: Vec<usize>,
-}
-
-impl Reserve {
-    fn new(stacks: usize) -> io::Result<Self> {
-        let mut cache = stack::Cache::new();
-        let free: Vec<Stack> = (0..stacks).map(|_| cache.take(stack::RESERVE).map_err(|why| why.error)).collect::<io::Result<_>>()?;
-        let bottoms = free.iter().map(Stack::bottom).collect();
-        Ok(Self { free: Lock::new(free), bottoms })
-    }
-}
-
-impl Drop for Reserve {
-    fn drop(&mut self) {
-        let mut cache = stack::Cache::new();
-        self.free.lock().drain(..).for_each(|stack| cache.give(stack));
-    }
-}
 
 /// Workers that share a queue.
 pub(crate) struct Group {
@@ -486,7 +132,7 @@ impl Group {
 
     /// Makes the seats this group's, once that has its place in memory.
     pub(crate) fn take_seats(&self) {
-        self.seats.iter().for_each(|seat| seat.group.store(std::ptr::from_ref(self).cast_mut(), Relaxed));
+        self.seats.iter().for_each(|seat| seat.belong_to(self));
     }
 
     /// The workers that there are.
@@ -1047,67 +693,55 @@ impl Group {
     }
 }
 
-/// One fiber; if there is none, another.
-pub(crate) fn or_else(control: *mut Control, another: impl FnOnce() -> *mut Control) -> *mut Control {
-    if control.is_null() { another() } else { control }
-}
-
-/// Steals the oldest item; null if there is none.
-pub(crate) fn steal_one<const N: usize>(deque: &Deque<Control, N>) -> *mut Control {
-    loop {
-        match deque.steal() {
-            Stolen::Item(control) => return control,
-            Stolen::Empty => return std::ptr::null_mut(),
-            Stolen::Retry => std::hint::spin_loop(),
-        }
+impl Drop for Group {
+    /// Its workers have left, or were never there: nothing is in the seats.
+    fn drop(&mut self) {
+        // The last one is used again first: spares, which may never have been used, come after all others.
+        self.seats.iter().rev().for_each(|seat| seat.leave());
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+struct Line {
+    /// What any worker may take, also of another group.
+    list: List<Control>,
+    /// What must not leave the group.
+    pinned: List<Control>,
+    /// Which of the two is next, if both have some.
+    pinned_next: bool,
+    live_workers: usize,
+    closed: bool,
+}
 
-    /// Claim: who looks while a worker gets up sees its sleep, once. By one that slept for a second and then gets up and lies down for a nanosecond each, and one that looks all the while.
-    #[test]
-    fn an_idle_worker_reads_as_idle_at_every_moment() {
-        const SLEEP_NS: u64 = 1_000_000_000;
-        const TURNS: u64 = 1_000_000;
-        let counters = Counters::new();
-        assert_eq!(counters.busy_share(SLEEP_NS).to_bits(), 0.0f64.to_bits(), "it has not come yet");
-        counters.begin(1);
-        counters.begin_idle(1);
-        std::thread::scope(|s| {
-            let turns = s.spawn(|| {
-                for turn in 0..TURNS {
-                    let now_ns = SLEEP_NS + 2 * turn;
-                    counters.end_idle(now_ns);
-                    counters.begin_idle(now_ns + 1);
-                }
-            });
-            while !turns.is_finished() {
-                let share = counters.busy_share(SLEEP_NS);
-                assert!(share <= 2.0 * TURNS as f64 / SLEEP_NS as f64, "{share} of its life");
-            }
-        });
-        assert_eq!(counters.busy.load(Relaxed), TURNS | IDLE);
+// SAFETY: the fibers in the lists are unstarted, so they are `Send` closures, or may move, by their maker's promise; the lock lets one thread at a time in.
+unsafe impl Send for Line {}
+
+struct Starved {
+    /// By size of the stack they want: one that must wait longer does not stand in the way of another size.
+    lists: [List<Control>; CLASSES],
+    why: Option<NeverRan>,
+}
+
+// SAFETY: as `Line`.
+unsafe impl Send for Starved {}
+
+/// Stacks that are kept back: on them fibers are ended that never got one, since their closures' destructors may suspend like any user code.
+struct Reserve {
+    free: Lock<Vec<Stack>>,
+    bottoms: Vec<usize>,
+}
+
+impl Reserve {
+    fn new(stacks: usize) -> io::Result<Self> {
+        let mut cache = stack::Cache::new();
+        let free: Vec<Stack> = (0..stacks).map(|_| cache.take(stack::RESERVE).map_err(|why| why.error)).collect::<io::Result<_>>()?;
+        let bottoms = free.iter().map(Stack::bottom).collect();
+        Ok(Self { free: Lock::new(free), bottoms })
     }
+}
 
-    /// Empty in a model: the histograms, which are reset, have its atomics.
-    #[test]
-    fn what_is_neither_polled_nor_slept_is_busy() {
-        if !AS_IN_MEMORY {
-            return;
-        }
-        let counters = Counters::new();
-        counters.begin(1_000);
-        counters.begin_idle(1_100);
-        assert_eq!(counters.busy_share(2_000), 0.1);
-        counters.end_idle(2_000);
-        assert_eq!(counters.busy_share(2_000), 0.1);
-        assert_eq!(counters.busy_share(3_000), 0.55);
-        counters.count_idle(1_000);
-        assert_eq!(counters.busy_share(3_000), 0.05);
-        counters.reset();
-        assert_eq!(counters.busy_share(3_000), 0.0);
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        let mut cache = stack::Cache::new();
+        self.free.lock().drain(..).for_each(|stack| cache.give(stack));
     }
 }

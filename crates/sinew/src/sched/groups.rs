@@ -13,8 +13,9 @@ use crate::fiber::{self, Control};
 use crate::os::lock::Lock;
 use crate::os::thread;
 use crate::os::topology::Topology;
-use crate::sched::group::{Group, Seat};
+use crate::sched::group::Group;
 use crate::sched::pool::Pool;
+use crate::sched::seat::Seat;
 use crate::sched::settings::Settings;
 use crate::sched::worker::make_ready;
 

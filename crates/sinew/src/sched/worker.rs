@@ -51,8 +51,10 @@ use crate::fiber::{COUNTS, Claimed, Control, Kind, Verdict, Watcher, pool};
 use crate::os::alarm::Ahead;
 use crate::os::{audit, clock, fork, futex};
 use crate::sched::cancel::cancel_all;
-use crate::sched::group::{Group, Seat, add};
+use crate::sched::counters::add;
+use crate::sched::group::Group;
 use crate::sched::groups::Groups;
+use crate::sched::seat::Seat;
 use crate::sched::settings::Policy;
 
 /// Switches from fiber to fiber before the loop looks at everything else: half a microsecond of yields. A look costs about 10 ns.

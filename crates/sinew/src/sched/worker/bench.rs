@@ -8,8 +8,9 @@ use crate::base::list::List;
 use crate::base::mask::WORKERS_MAX;
 use crate::fiber::Control;
 use crate::os::{clock, futex};
+use crate::sched::counters::add;
 use crate::sched::duty::Call;
-use crate::sched::group::{Rest, Seat, add, steal_one};
+use crate::sched::seat::{Rest, Seat, steal_one};
 use crate::sched::slot::ASLEEP;
 
 /// Between two looks of the sentry: who has neither switched nor ended a fiber in that time is held. A look is a sleep and a wake of a thread (12 to 20 us of CPU time on a virtual machine, see `rest.rs`), and there are none while anybody is idle.

@@ -10,8 +10,10 @@ use crate::base::atomic::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::base::mask::WORKERS_MAX;
 use crate::fiber::Control;
 use crate::os::clock;
-use crate::sched::group::{Group, Seat, add, or_else, steal_one};
+use crate::sched::counters::add;
+use crate::sched::group::Group;
 use crate::sched::groups::GROUPS_MAX;
+use crate::sched::seat::{Seat, or_else, steal_one};
 use crate::sched::settings::Queue;
 
 /// Fibers woken last that run first, in a row. Arbitrary: a pair that talks stays together, and others wait for a few microseconds at most.

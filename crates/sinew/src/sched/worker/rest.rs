@@ -6,7 +6,8 @@ use crate::event::source::SOURCE_GAP_NS;
 use crate::fiber::stack;
 use crate::os::alarm::Ahead;
 use crate::os::{clock, futex};
-use crate::sched::group::{Rest, add};
+use crate::sched::counters::add;
+use crate::sched::seat::Rest;
 use crate::sched::settings::Spin;
 use crate::sched::slot::ASLEEP;
 

@@ -8,7 +8,8 @@ use crate::base::deque::{Deque, Stolen};
 use crate::base::list::List;
 use crate::fiber::Control;
 use crate::os::clock;
-use crate::sched::group::{CHILDREN_MAX, add, or_else, steal_one};
+use crate::sched::counters::add;
+use crate::sched::seat::{CHILDREN_MAX, or_else, steal_one};
 use crate::sched::settings::{Policy, Queue};
 
 /// Rounds of the loop after which the policy is turned round for one. flare's number.

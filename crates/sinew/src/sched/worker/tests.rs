@@ -13,9 +13,9 @@ use crate::base::atomic::AS_IN_MEMORY;
 use crate::base::deque::{Deque, Stolen};
 use crate::event::source::Io;
 use crate::fiber::stack::{Class, DEFAULT_BYTES};
-use crate::sched::group::{CHILDREN_MAX, MOVING_MAX, steal_one};
 use crate::sched::groups::{Binding, Hooks};
 use crate::sched::pool::Pool;
+use crate::sched::seat::{CHILDREN_MAX, MOVING_MAX, steal_one};
 use crate::sched::settings::{Settings, Spin};
 
 fn of_size(workers: usize) -> Settings {

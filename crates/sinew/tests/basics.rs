@@ -519,7 +519,7 @@ fn a_backtrace_in_a_fiber_ends_at_its_root() {
     let text = sinew::spawn(|| std::backtrace::Backtrace::force_capture().to_string()).join().unwrap();
     assert!(text.contains("a_backtrace_in_a_fiber"), "{text}");
     // An optimised build names inlined frames without their module.
-    let root = |line: &str| line.ends_with("worker::root") || line.ends_with(": root");
+    let root = |line: &str| line.ends_with("life::root") || line.ends_with(": root");
     assert!(text.lines().any(root), "{text}");
     // corosensei links a coroutine's stack to its resumer's on purpose.
     let linked = cfg!(any(sinew_switch = "corosensei", not(target_arch = "x86_64")));

@@ -2,7 +2,8 @@
 
 use std::ptr;
 
-use super::{Worker, root};
+use super::Worker;
+use super::life::root;
 use crate::fiber::Verdict;
 use crate::fiber::stack::{CLASSES, Class, Stack};
 

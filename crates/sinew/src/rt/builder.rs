@@ -658,6 +658,9 @@ mod tests {
         settings.iter_mut().for_each(|group| group.node = Some(0));
         let groups = grouped(settings, machine);
         assert_eq!(chosen(&groups, Some(0), 3), [0, 1, 2]);
+        // One there and one at a node with groups, who ask by turns, do not spoil it for each other.
+        let both: Vec<_> = (0..3).map(|_| [1, 0].map(|cpu| groups.nearest_to(Some(cpu)).index)).collect();
+        assert_eq!(both, [[0, 0], [1, 1], [2, 2]]);
         for elsewhere in [Some(1), Some(99), None] {
             assert_eq!(chosen(&groups, elsewhere, 4), [0, 1, 2, 0], "{elsewhere:?}");
             assert_eq!(chosen(&groups, elsewhere, 2), [1, 2], "{elsewhere:?}");

@@ -30,6 +30,7 @@ pub struct Unfinished {
     unstarted: usize,
     /// Threads of workers that had not left.
     threads: usize,
+    has_hooks: bool,
     lines: Vec<String>,
 }
 
@@ -38,7 +39,8 @@ impl Unfinished {
         let kept: Vec<Kept> = fibers_of(groups, None).collect();
         let lines = kept.iter().take(NAMED_MAX).map(|kept| Line(kept.control()).to_string()).collect();
         let (unstarted, threads) = (groups.unstarted(), groups.threads());
-        Self { fibers: kept.into_iter().map(Kept::into_fiber).collect(), unstarted, threads, lines }
+        let has_hooks = groups.hooks.start.is_some() || groups.hooks.stop.is_some();
+        Self { fibers: kept.into_iter().map(Kept::into_fiber).collect(), unstarted, threads, has_hooks, lines }
     }
 
     /// The fibers.
@@ -61,7 +63,8 @@ impl fmt::Display for Unfinished {
         if count == 0 && self.unstarted == 0 {
             // At least one, a moment ago.
             let threads = self.threads.max(1);
-            return write!(f, "all fibers had ended, but {threads} of the workers' threads had not: a worker hook takes its time");
+            let why = if self.has_hooks { ": a worker hook takes its time" } else { " yet: give them a moment more" };
+            return write!(f, "all fibers had ended, but {threads} of the workers' threads had not{why}");
         }
         write!(f, "{count} fiber{} had not ended", if count == 1 { "" } else { "s" })?;
         self.lines.iter().try_for_each(|line| write!(f, "\n  {line}"))?;
@@ -161,4 +164,17 @@ fn report(groups: &Groups, quiet: Duration) {
          if threads outside, or signals, are to wake them, all is well: this line comes once per standstill",
         quiet.as_secs_f64()
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Claim: a hook is blamed where there is one.
+    #[test]
+    fn threads_that_have_not_left_are_told_of_with_their_cause() {
+        let left = |has_hooks| Unfinished { fibers: Vec::new(), unstarted: 0, threads: 2, has_hooks, lines: Vec::new() }.to_string();
+        assert_eq!(left(true), "all fibers had ended, but 2 of the workers' threads had not: a worker hook takes its time");
+        assert_eq!(left(false), "all fibers had ended, but 2 of the workers' threads had not yet: give them a moment more");
+    }
 }

@@ -147,7 +147,7 @@ pub enum Launch {
     #[default]
     Post,
     /// It runs at once, on the spawner's worker, and the spawner is queued as it begins: bthread's urgent start. (So a spawner that may move may go on elsewhere meanwhile.) From a plain thread, and into another group, it is queued; so is every thousandth or so of a chain in which each
-    /// dispatches the next, behind those that the chain has kept waiting.
+    /// dispatches the next, every 33rd where they may move or have hooks, behind those that the chain has kept waiting.
     Dispatch,
 }
 

@@ -161,16 +161,16 @@ impl Groups {
         self.nearest_to(if bound { thread::cpu() } else { None })
     }
 
-    /// As `nearest`, for one that runs on `cpu`. At a node that has no group all are alike.
+    /// As `nearest`, for one that runs on `cpu`. At a node that has no group, and where nobody knows which it is, all are alike.
     pub(crate) fn nearest_to(&self, cpu: Option<usize>) -> &Group {
         let foreground = &self.all[..self.foreground];
         if let [only] = foreground {
             return only;
         }
         let node = cpu.and_then(|cpu| self.binding.machine.node_of(cpu));
-        let near = |group: &&Group| node.is_none() || group.settings.node.is_none() || group.settings.node == node;
+        let near = |group: &&Group| group.settings.node.is_none() || group.settings.node == node;
         match foreground.iter().filter(near).count() {
-            0 => &foreground[foreground[0].next_turn() % foreground.len()],
+            0 => self.any(),
             count => {
                 let first = foreground.iter().find(near).expect("so many were counted");
                 foreground.iter().filter(near).nth(first.next_turn() % count).expect("so many were counted")

@@ -111,8 +111,8 @@ impl<T, const N: usize> Deque<T, N> {
         let newest = self.newest.load(Relaxed);
         let mut oldest = self.oldest.load(Relaxed);
         while oldest != newest {
-            // Relaxed: it carries nothing of its own, and what a thief's exchange before it releases it passes on to the Acquire in `push`.
-            match self.oldest.compare_exchange_weak(oldest, oldest.wrapping_add(1), Relaxed, Relaxed) {
+            // Release: meets the Acquire in `steal`. A thief who finds this one gone sees what was pushed before that (`Worker::requeued`).
+            match self.oldest.compare_exchange_weak(oldest, oldest.wrapping_add(1), Release, Relaxed) {
                 Ok(_) => return self.slots[oldest % N].load(Relaxed),
                 Err(now) => oldest = now,
             }

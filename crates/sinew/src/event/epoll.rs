@@ -40,7 +40,7 @@ static IN_MILLISECONDS: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Epoll {
     instance: Instance,
     events: Vec<libc::epoll_event>,
-    /// The time of the last look.
+    /// When the kernel was last asked.
     polled_ns: u64,
     /// Whether the group's instance is among those it tells of, and is watched now.
     has_roam: bool,
@@ -196,14 +196,17 @@ impl Epoll {
         !self.events.is_empty()
     }
 
+    pub(crate) fn is_due(&self) -> bool {
+        clock::now_ns() >= self.polled_ns + SOURCE_GAP_NS
+    }
+
     pub(crate) fn look(&mut self, turns: u32, has_backlog: bool, woken: &List<Control>) -> bool {
         if self.events.is_empty() {
-            if turns < SOURCE_TURNS && (has_backlog || clock::now_ns() < self.polled_ns + SOURCE_GAP_NS) {
+            if turns < SOURCE_TURNS && (has_backlog || !self.is_due()) {
                 return false;
             }
             self.fetch(0);
         }
-        self.polled_ns = clock::now_ns();
         for i in 0..self.events.len() {
             if let Some(later) = self.events.get(i + AHEAD) {
                 // A hint: of the small numbers it asks for nothing.
@@ -257,6 +260,7 @@ impl Epoll {
             }
             self.events.set_len(usize::try_from(found).unwrap_or(0));
         }
+        self.polled_ns = clock::now_ns();
     }
 
     unsafe fn wait(&mut self, left: Option<u64>) -> libc::c_long {

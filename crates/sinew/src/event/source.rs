@@ -176,6 +176,15 @@ impl Source {
         }
     }
 
+    /// Whether the kernel was not asked for so long that even a worker with nothing to do asks it before it rests: one that is called in vain again and again never comes to sleep. A ring tells by memory.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        match self {
+            Source::Uring(_) => false,
+            Source::Epoll(epoll) => epoll.is_due(),
+        }
+    }
+
     /// Tells the kernel what is to be told, asks it for what has come, and ends the waits for that: appends the fibers to `woken`. `turns` are those of the worker since it last asked, and `has_backlog` says that
     /// not all have run that were ready then; `false` if it is too early to ask again. A ring is told in each turn anyway, and asked by the same call; in a crowd, of the more receives the fewer fibers are `ready`.
     #[inline]

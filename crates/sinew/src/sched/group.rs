@@ -526,8 +526,10 @@ impl Group {
     /// Gives the oldest fiber that may leave the group to a thief of another one: of the queue, or of a worker that has not come to it; null if there is none.
     pub(crate) fn give_away(&self) -> *const Control {
         if self.queued() != 0 {
-            let control = self.queue.lock().list.pop();
+            let queue = self.queue.lock();
+            let control = queue.list.pop();
             if !control.is_null() {
+                // Under the lock, as all that count there.
                 self.queued.fetch_sub(1, Relaxed);
                 return control;
             }

@@ -226,6 +226,9 @@ pub(crate) struct Worker {
     urgent_runs: Cell<u32>,
     /// A fiber that may move was queued, and nobody was woken for it: this worker was about to take it.
     unannounced: Cell<bool>,
+    /// One was queued again, at its own end of the deque. Those before it were told of; but a thief may have taken them, and then nobody looks for this one. So it is told of unless this worker takes the next from there itself: who was called
+    /// for that one finds this one in its place.
+    requeued: Cell<bool>,
     /// What any worker may take is due before its own fibers.
     others_due: Cell<bool>,
     /// They were the first in the last turn.
@@ -307,6 +310,7 @@ impl Worker {
             urgent: Cell::new(ptr::null()),
             urgent_runs: Cell::new(0),
             unannounced: Cell::new(false),
+            requeued: Cell::new(false),
             others_due: Cell::new(false),
             others_had: Cell::new(false),
             child_next: Cell::new(false),
@@ -507,6 +511,7 @@ impl Worker {
         if control.is_null() {
             return control;
         }
+        self.requeued.set(false);
         let [next, after] = self.seat.moving.oldest_two();
         // SAFETY: blocks are never unmapped, and what is read of one that a thief has taken is an atomic.
         if let Some(next) = unsafe { next.as_ref() } {

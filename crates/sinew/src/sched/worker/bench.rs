@@ -95,7 +95,7 @@ impl Worker {
             let queued = self.group().push_all(&fibers, false);
             assert!(queued, "this worker is there");
         }
-        [&self.must_take, &self.deferred, &self.unannounced].into_iter().for_each(|flag| flag.set(false));
+        [&self.must_take, &self.deferred, &self.unannounced, &self.requeued].into_iter().for_each(|flag| flag.set(false));
         self.pass_rest_on();
         // SAFETY: I1, I2.
         if unsafe { (*self.stacks.get()).share(0) } {

@@ -293,14 +293,13 @@ impl Worker {
                 // It is another worker's now.
             } else if settings.queue == Queue::Stealing && !(*control).is_pinned() {
                 // There is not more to do than before, but for a fiber that runs first and was not there.
-                let alone = self.seat.moving.len() == 0;
                 self.put_moving(control);
-                self.tell_if_left(alone);
+                self.tell_if_left(Some(&self.requeued));
             } else {
                 // Nobody is woken for it if this worker looks there next.
                 self.others_due.set(true);
                 let is_told = self.group().put(control);
-                self.tell_if_left(!is_told);
+                self.tell_if_left((!is_told).then_some(&self.unannounced));
             }
         }
     }
@@ -325,19 +324,20 @@ impl Worker {
         self.unwatched().filter(is_left).for_each(|group| group.call_watcher(&self.groups));
     }
 
-    /// A fiber that may move was queued again: others are told if this worker runs another first, now or, if it is `alone` in its queue, in the end.
-    fn tell_if_left(&self, alone: bool) {
+    /// A fiber that may move was queued again: others are told if this worker runs another first, now or, with a `mark`, in the end.
+    fn tell_if_left(&self, mark: Option<&Cell<bool>>) {
         if self.runs_another_first() {
             self.announce(1);
-        } else if alone {
-            self.unannounced.set(true);
+        } else if let Some(mark) = mark {
+            mark.set(true);
         }
     }
 
     /// Wakes another worker for a fiber that may move, if this one was about to take it and runs another first.
     #[inline]
     pub(super) fn announce_left(&self) {
-        if self.unannounced.replace(false) && (self.seat.moving.len() != 0 || self.group().queued() != 0) {
+        let is_left = self.unannounced.replace(false) | self.requeued.replace(false);
+        if is_left && (self.seat.moving.len() != 0 || self.group().queued() != 0) {
             self.announce(1);
         }
     }

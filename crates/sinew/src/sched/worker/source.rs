@@ -38,7 +38,7 @@ impl Worker {
         // SAFETY: I1, I2 - the borrow ends with the block, and no user code runs in it.
         let asked = unsafe {
             let Some(source) = &mut *self.source.get() else { return };
-            if !source.has_found() && !self.has_own() && !self.has_work() {
+            if !source.has_found() && !self.has_own() && !self.has_work() && !source.is_due() {
                 return;
             }
             source.look(turns, self.backlog.get() != 0, self.ready.len(), &woken)

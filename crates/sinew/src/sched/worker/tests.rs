@@ -24,7 +24,11 @@ fn of_size(workers: usize) -> Settings {
 
 /// Groups whose workers are there, and have no threads.
 fn groups(each: Vec<Settings>) -> Arc<Groups> {
-    let groups = Groups::new(each, Io::Auto, Pool::new(1, 0), |_, _, _| Ok(()), Hooks::default(), Binding::default()).expect("memory");
+    groups_by(Io::Auto, each)
+}
+
+fn groups_by(io: Io, each: Vec<Settings>) -> Arc<Groups> {
+    let groups = Groups::new(each, io, Pool::new(1, 0), |_, _, _| Ok(()), Hooks::default(), Binding::default()).expect("memory");
     groups.all.iter().for_each(Group::begin);
     groups
 }
@@ -112,6 +116,53 @@ fn a_thief_tells_of_what_it_took_beside_the_one_it_runs() {
         drain(&group.seat(1).moving);
         drain(&thief.seat.moving);
     }
+}
+
+/// Claim: one that may move and yields behind another, which a thief takes then, is told of as this worker runs something else first: who was called for the other has perhaps found nothing. Not where this worker takes the other itself.
+#[test]
+fn who_yields_behind_one_that_is_stolen_is_told_of() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    for is_stolen in [true, false] {
+        let groups = groups(vec![of_size(2)]);
+        let (worker, group) = (worker(&groups, 0), &groups.all[0]);
+        let [before, yields, late] = fibers();
+        fill(&worker.seat.moving, &[before]);
+        worker.left.set(yields);
+        worker.left_ready.set(true);
+        worker.see_to_left();
+        group.idle.enter_sleep(1);
+        let next = if is_stolen {
+            assert_eq!(steal_one(&worker.seat.moving), before);
+            // It comes by mail, and has its turn before those that may move.
+            worker.moving_next.set(true);
+            // SAFETY: a block of our own, in no other list.
+            unsafe { worker.ready.push(late) };
+            late
+        } else {
+            before
+        };
+        assert_eq!(worker.next().cast_mut(), next);
+        worker.announce_left();
+        assert_eq!(!group.idle.sleeping().contains(1), is_stolen, "is stolen: {is_stolen}");
+        assert_eq!(drain(&worker.seat.moving), [yields]);
+    }
+}
+
+/// Claim: a worker that is called in vain again and again, and so neither sleeps nor has anything to do, asks epoll from time to time all the same.
+#[test]
+fn a_worker_that_is_called_in_vain_asks_epoll() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    let groups = groups_by(Io::Epoll, vec![of_size(2)]);
+    let worker = worker(&groups, 0);
+    assert!(worker.with_source(|source| source.is_due()).expect("descriptors"), "it was never asked");
+    worker.source_waits.set(1);
+    worker.turn.set(7);
+    worker.look_at_source();
+    assert_eq!(worker.asked_turn.get(), 7);
 }
 
 /// Claim: a quiet child that finds no room wakes nobody if those before it were quiet too; else one is woken: who was woken for them has perhaps seen them in nobody's queue (S1).

@@ -616,6 +616,11 @@ pub mod source {
             }
         }
 
+        /// Never: what a question has come to is seen by a look.
+        pub fn is_due(&self) -> bool {
+            false
+        }
+
         pub fn look(&mut self, _turns: u32, _has_backlog: bool, _ready: usize, woken: &List<Control>) -> bool {
             match self {
                 Source::Uring(ring) => ring.look(woken),

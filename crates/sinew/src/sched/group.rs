@@ -32,6 +32,7 @@ use crate::sched::counters::{Counters, add};
 use crate::sched::duty::Duty;
 use crate::sched::groups::Groups;
 use crate::sched::idle::{Claimed, Idle};
+use crate::sched::quiet::Quiet;
 use crate::sched::seat::{Seat, or_else, steal_one};
 use crate::sched::settings::{Settings, Spin};
 use crate::sched::worker::{Worker, here};
@@ -66,7 +67,7 @@ pub(crate) struct Group {
     /// Whose turn it is among the groups of a node, for fibers that may go to any of them; that of its first group counts. (With one count for all nodes, two that ask by turns would each get the same group again and again; `Groups::any` counts by itself for the same reason.)
     turn: AtomicUsize,
     /// Fibers queued quietly that nobody has been woken for.
-    quiet: AtomicUsize,
+    pub(crate) quiet: Quiet,
     /// Groups, by bits, that have more than they can do: an idle worker of this group is to steal there.
     errands: AtomicU64,
     /// Groups, by bits, whose idle workers steal here.
@@ -111,7 +112,7 @@ impl Group {
             unserved: zero(),
             spawned_outside: zero(),
             turn: AtomicUsize::new(0),
-            quiet: AtomicUsize::new(0),
+            quiet: Quiet::new(),
             errands: zero(),
             thieves,
             watchers: AtomicUsize::new(0),
@@ -281,7 +282,7 @@ impl Group {
         let queue = self.queue.lock();
         assert!(!queue.closed, "this worker is there");
         // Under the lock, where both are counted.
-        let is_told = self.queued.load(Relaxed) != 0 && self.quiet.load(Relaxed) == 0;
+        let is_told = self.queued.load(Relaxed) != 0 && !self.quiet.has_any();
         self.append(&queue, &one);
         is_told
     }
@@ -293,7 +294,7 @@ impl Group {
         if !queue.closed {
             self.append(&queue, fibers);
             if quiet {
-                self.note_quiet(count);
+                self.quiet.note(count);
             }
         }
         !queue.closed
@@ -307,18 +308,14 @@ impl Group {
         self.queued.fetch_add(count, Relaxed);
     }
 
-    /// So many fibers were queued that nobody was woken for.
-    pub(crate) fn note_quiet(&self, count: usize) {
-        // Release: meets the Acquire in `flush`, by whomever; who wakes others for these fibers has seen them queued, and so do those.
-        self.quiet.fetch_add(count, Release);
-    }
-
-    /// Wakes workers for what was queued quietly.
+    /// Wakes workers for what was queued quietly and has not run since.
     pub(crate) fn flush(&self) {
-        // Acquire: meets the Release in `note_quiet`.
-        match self.quiet.swap(0, Acquire) {
+        match self.quiet.take() {
             0 => {}
-            count => self.tell(count),
+            count => match count.min(self.takeable()) {
+                0 => {}
+                left => self.tell(left),
+            },
         }
     }
 
@@ -564,8 +561,13 @@ impl Group {
 
     /// Fibers that have not begun to run, as a look sees them, and those that may move and are ready.
     pub(crate) fn unstarted(&self) -> usize {
+        self.takeable() + self.starved_count.load(Relaxed)
+    }
+
+    /// Those of them that any worker of the group may take.
+    fn takeable(&self) -> usize {
         let at = |seat: &&Seat| seat.children.len() + seat.moving.len();
-        self.queued() + self.starved_count.load(Relaxed) + self.seats().iter().map(at).sum::<usize>()
+        self.queued() + self.seats().iter().map(at).sum::<usize>()
     }
 
     /// Puts an unstarted fiber aside for which there is no stack.

@@ -245,6 +245,8 @@ pub(crate) struct Worker {
     next_runs: Cell<u32>,
     /// Among its children there may be some that somebody was woken for. Some were, since it last had none as a quiet one came.
     has_loud: Cell<bool>,
+    /// The flushes that there had been then.
+    flushes_before: Cell<usize>,
     /// Times it found nothing to do.
     passes: Cell<u32>,
     /// Whom to rob first there.
@@ -319,6 +321,7 @@ impl Worker {
             ticks: Cell::new(0),
             next_runs: Cell::new(0),
             has_loud: Cell::new(false),
+            flushes_before: Cell::new(0),
             passes: Cell::new(0),
             next_victim: Cell::new(0),
             suspect: Cell::new(None),

@@ -362,6 +362,7 @@ impl Worker {
             self.has_loud.set(true);
         } else if self.seat().children.len() == 0 {
             self.has_loud.set(false);
+            self.flushes_before.set(self.group().quiet.flushes());
         }
         if !self.seat().children.push(control.cast_mut()) {
             self.spill(quiet);
@@ -369,7 +370,7 @@ impl Worker {
             debug_assert!(pushed, "no room for a child after half of them were moved");
         }
         match quiet {
-            true => self.group().note_quiet(1),
+            true => self.group().quiet.note(1),
             false => self.announce(1),
         }
         true
@@ -390,8 +391,8 @@ impl Worker {
         add(&self.seat.counters.overflowed, oldest.len() as u64);
         let queued = self.group().push_all(&oldest, quiet);
         assert!(queued, "the queue of a group is closed by its last worker, and this one is there");
-        // Somebody was woken for those that were not queued quietly, and has perhaps found nothing while they were in nobody's queue (S1).
-        if quiet && self.has_loud.get() {
+        // Somebody was woken for those that were not queued quietly, or were flushed, and has perhaps found nothing while they were in nobody's queue (S1).
+        if quiet && (self.has_loud.get() || self.group().quiet.has_flushed(self.flushes_before.get())) {
             self.announce(1);
         }
     }

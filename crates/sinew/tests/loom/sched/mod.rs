@@ -2,12 +2,15 @@
 pub mod duty;
 #[path = "../../../src/sched/idle.rs"]
 pub mod idle;
+#[path = "../../../src/sched/quiet.rs"]
+pub mod quiet;
 #[path = "../../../src/sched/slot.rs"]
 pub mod slot;
 
 mod duty_model;
 mod groups_model;
 pub mod model;
+mod quiet_model;
 
 /// Stands in for the worker: waiters are threads, which sleep on their state words, or fibers that are made of threads (`rt::workers`).
 pub mod worker {

@@ -100,12 +100,16 @@ impl Worker {
         if budget == 0 {
             return false;
         }
-        self.budget.set(budget - 1);
         if self.seat().has_mail() {
             self.seat().take_mail(&self.ready);
             return false;
         }
-        self.seat().children.has_none() && !self.has_movers() && self.group().queued() == 0 && self.source_waits.get() == 0
+        let skips = self.seat().children.has_none() && !self.has_movers() && self.group().queued() == 0 && self.source_waits.get() == 0;
+        if skips {
+            // It counts as a switch. Who does switch is counted where it goes.
+            self.budget.set(budget - 1);
+        }
+        skips
     }
 
     /// Suspends `me` until whoever ends its wait has made it ready.

@@ -250,16 +250,18 @@ impl Worker {
     }
 
     /// Sees what the wake from a sleep cost, and whether to poll would have been better.
-    fn learn_from_sleep(&self, begun_ns: u64, now_ns: u64) {
+    pub(super) fn learn_from_sleep(&self, begun_ns: u64, now_ns: u64) {
+        // To poll memory brings no I/O, and no deadline sooner.
+        if self.seat.slot.is_asleep() {
+            return;
+        }
         if let Some(cost_ns) = self.seat.wake_cost_ns(begun_ns, now_ns) {
             self.seat.counters.wake_cost.record(cost_ns);
             // By an eighth each time: one wake that met a busy machine says little.
             let before_ns = self.wake_cost_ns.get();
             self.wake_cost_ns.set(((before_ns * 7 + cost_ns) / 8).clamp(WAKE_COST_MIN_NS, WAKE_COST_MAX_NS));
         }
-        // To poll memory brings no I/O, and no deadline sooner.
-        let was_woken = !self.seat.slot.is_asleep();
-        if was_woken && now_ns - begun_ns < 2 * self.wake_cost_ns.get() {
+        if now_ns - begun_ns < 2 * self.wake_cost_ns.get() {
             self.spin_ns.set(self.wake_cost_ns.get());
         }
     }

@@ -381,14 +381,75 @@ fn a_guard_that_another_fiber_drops_is_not_that_ones() {
 #[test]
 fn a_blocking_thread_is_not_bound_to_its_makers_cpu() {
     alone("a_blocking_thread_is_not_bound_to_its_makers_cpu", || {
-        let allowed = || {
-            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-            status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
-        };
-        let all = allowed();
         let rt = Runtime::builder().workers(1).one_cpu_per_worker(true).build().unwrap();
-        assert_eq!(rt.run(|| sinew::blocking(allowed)), all);
+        assert_eq!(rt.run(|| sinew::blocking(allowed_cpus)), allowed_cpus());
     });
+}
+
+/// Claim: a runtime that is built by a fiber whose worker is bound, or by a blocking job of it, has the CPUs of the process, as one that is built by any other thread.
+#[test]
+fn a_runtime_that_a_bound_worker_builds_has_the_process_cpus() {
+    alone("a_runtime_that_a_bound_worker_builds_has_the_process_cpus", || {
+        let described = || {
+            let rt = Runtime::builder().build().unwrap();
+            (rt.metrics().workers.len(), rt.run(allowed_cpus))
+        };
+        let outside = described();
+        let cpus = allowed_cpus();
+        let one = cpus.split([',', '-']).next().unwrap().to_owned();
+        for outer in [Runtime::builder().workers(1).one_cpu_per_worker(true), Runtime::builder().workers(1).cpus(one)] {
+            let outer = outer.build().unwrap();
+            assert_eq!(outer.run(described), outside, "by a fiber");
+            assert_eq!(outer.run(|| sinew::blocking(described)), outside, "by a job that blocks");
+            outer.run(|| drop(Runtime::builder().workers(1).cpus(cpus.clone()).build().unwrap()));
+            assert_eq!(outer.run(|| Runtime::builder().workers(0).build().unwrap_err().kind()), std::io::ErrorKind::InvalidInput);
+        }
+    });
+}
+
+/// Claim: a yield counts as one switch, whether the fiber may move or not, is alone, or goes through the worker's loop.
+#[test]
+fn a_yield_counts_as_one_switch() {
+    const YIELDS: u64 = 10_000;
+    let switches = || sinew::metrics().workers.iter().map(|worker| worker.switches).sum::<u64>();
+    let yields = || (0..YIELDS).for_each(|_| sinew::yield_now());
+    // But for the first switch to each fiber, those of the counting one, and those of a turn that is not over.
+    let is_so_many = |counted: u64, fibers: u64| assert!(counted.abs_diff(fibers * YIELDS) < 100, "{counted} for {fibers} x {YIELDS}");
+    let settled = Runtime::builder().workers(1);
+    // SAFETY: fibers of this test keep nothing of a thread.
+    let moving = unsafe { Runtime::builder().workers(1).migrate_started_fibers() }.spare_workers(0);
+    for rt in [settled, moving].map(|builder| builder.build().unwrap()) {
+        for fibers in [1, 2, 10] {
+            let counted = rt.run(|| {
+                let before = switches();
+                let all: Vec<_> = (0..fibers).map(|_| sinew::spawn(yields)).collect();
+                all.into_iter().for_each(|fiber| fiber.join().unwrap());
+                switches() - before
+            });
+            is_so_many(counted, fibers);
+        }
+    }
+    // Beside one that waits at a socket a lone fiber goes through the loop, where sockets are looked at.
+    let rt = Runtime::builder().workers(1).build().unwrap();
+    let counted = rt.run(|| {
+        let listener = sinew::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let waits = sinew::spawn(move || drop(listener.accept().unwrap()));
+        sinew::yield_now();
+        let before = switches();
+        yields();
+        let counted = switches() - before;
+        let _stream = sinew::net::TcpStream::connect(addr).unwrap();
+        waits.join().unwrap();
+        counted
+    });
+    is_so_many(counted, 1);
+}
+
+/// Where the calling thread may run, as the kernel lists it.
+fn allowed_cpus() -> String {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
 }
 
 /// Workers take short turns where they share a CPU, and threads that they start for work that blocks do not. (A kernel before 6.12 tells of no slice: 0; and a

@@ -5,10 +5,11 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::blocking;
+use super::blocking::{self, asker};
 use super::fiber::forget_block;
 use super::metrics;
 use super::overflow;
@@ -25,7 +26,7 @@ use crate::sched::groups::{Binding, GROUPS_MAX, Groups, Hooks};
 use crate::sched::pool::Pool;
 use crate::sched::profile::{Profile, Shape, plan};
 use crate::sched::settings::{Policy, Queue, Settings, Spin};
-use crate::sched::worker::forget_here;
+use crate::sched::worker::{forget_here, here};
 
 /// Workers of a runtime that asks for no number, at least: so that one fiber in a long computation does not stop all others.
 const WORKERS_MIN_DEFAULT: usize = 2;
@@ -256,6 +257,23 @@ impl RuntimeBuilder {
     /// # Errors
     /// For a value that is refused, here or in the environment (the text names it and what is allowed), and if threads or memory cannot be had.
     pub fn build(self) -> io::Result<Runtime> {
+        let caller = here().map(|worker| worker.groups().clone()).or_else(asker);
+        match caller.as_ref().and_then(|groups| groups.cpus_where_bound()) {
+            None => self.build_here(),
+            // The caller's thread may run where its runtime has bound it. Workers of this one may run where the process may.
+            Some(cpus) => {
+                fork::refuse();
+                let build = || thread::bind(cpus).and_then(|()| self.build_here());
+                std::thread::scope(|scope| {
+                    let built = std::thread::Builder::new().spawn_scoped(scope, build)?.join();
+                    built.unwrap_or_else(|payload| resume_unwind(payload))
+                })
+            }
+        }
+    }
+
+    /// As `build`, on a thread that may run where the process may, as those may that it starts.
+    fn build_here(self) -> io::Result<Runtime> {
         let topology = self.topology()?;
         let groups = self.groups(&topology)?;
         let pool = self.blocking_pool()?;

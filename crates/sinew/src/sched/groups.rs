@@ -149,10 +149,18 @@ impl Groups {
         &self.binding.machine.affinity
     }
 
+    /// As `cpus_of_process`, if a thread of this runtime may run elsewhere than the process may.
+    pub(crate) fn cpus_where_bound(&self) -> Option<&[usize]> {
+        self.binds().then(|| self.cpus_of_process())
+    }
+
     /// The CPUs of threads that workers start, and that are none, if workers are bound: else each may run where the one may that starts it.
     pub(crate) fn cpus_of_helpers(&self) -> Option<Vec<usize>> {
-        let is_bound = self.binding.cpus.iter().flatten().any(Option::is_some);
-        is_bound.then(|| self.binding.machine.cpus.iter().map(|cpu| cpu.id).collect())
+        self.binds().then(|| self.binding.machine.cpus.iter().map(|cpu| cpu.id).collect())
+    }
+
+    fn binds(&self) -> bool {
+        self.binding.cpus.iter().flatten().any(Option::is_some)
     }
 
     /// A foreground group at the NUMA node that the caller runs at, if there is one: by turns.

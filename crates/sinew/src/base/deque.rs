@@ -111,7 +111,7 @@ impl<T, const N: usize> Deque<T, N> {
         let newest = self.newest.load(Relaxed);
         let mut oldest = self.oldest.load(Relaxed);
         while oldest != newest {
-            // Release: meets the Acquire in `steal`. A thief who finds this one gone sees what was pushed before that (`Worker::requeued`).
+            // Release: meets the Acquire in `steal` and `len`. Who finds this one gone sees what was pushed before that (`Worker::requeued`).
             match self.oldest.compare_exchange_weak(oldest, oldest.wrapping_add(1), Release, Relaxed) {
                 Ok(_) => return self.slots[oldest % N].load(Relaxed),
                 Err(now) => oldest = now,
@@ -148,10 +148,13 @@ impl<T, const N: usize> Deque<T, N> {
         }
     }
 
-    /// How many items a relaxed look sees.
+    /// How many items a look sees: at least one where there is always one, though it is another's turn each time.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        let items = self.newest.load(Relaxed).wrapping_sub(self.oldest.load(Relaxed)) as isize;
+        // Acquire: meets the Release in `pop_oldest` and `steal`, and comes before the look at `newest`: what was pushed before one was taken is seen by who sees that it was. A worker that lies down counts on this: it is not called for
+        // what its owner has pushed behind one that was told of.
+        let oldest = self.oldest.load(Acquire);
+        let items = self.newest.load(Relaxed).wrapping_sub(oldest) as isize;
         items.max(0) as usize
     }
 

@@ -92,7 +92,7 @@ impl Worker {
         }
     }
 
-    /// As `push_moving`, and wakes nobody. Where there is no room it queues up in the group, and so do those that come after it, until nobody waits there: so order holds.
+    /// As `push_moving`, and wakes nobody. Where there is no room it queues up in the group, and so do those that come after it, until nobody waits there: so order holds. There somebody is told of it in the end, if nobody was of those before it.
     ///
     /// # Safety
     /// As `push_moving`.
@@ -105,7 +105,9 @@ impl Worker {
         self.spills.set(true);
         add(&self.seat.counters.overflowed, 1);
         // SAFETY: the caller's promise.
-        _ = unsafe { self.group().put(control) };
+        if !unsafe { self.group().put(control) } {
+            self.unannounced.set(true);
+        }
     }
 
     /// Whether this worker runs another fiber before it comes to one that is queued now.

@@ -150,6 +150,97 @@ fn who_yields_behind_one_that_is_stolen_is_told_of() {
     }
 }
 
+/// Claim: where a yielder finds no room and so queues up in the group, with nobody before it there, it is told of as this worker runs another: whether that is of its own deque does not matter, who was called for those does not find this one in their place.
+#[test]
+fn who_yields_and_finds_no_room_is_told_of() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    let groups = groups(vec![of_size(2)]);
+    let (worker, group) = (worker(&groups, 0), &groups.all[0]);
+    let before = fibers::<MOVING_MAX>();
+    fill(&worker.seat.moving, &before);
+    let [yields] = fibers();
+    worker.left.set(yields);
+    worker.left_ready.set(true);
+    worker.see_to_left();
+    assert_eq!(group.queued(), 1);
+    group.idle.enter_sleep(1);
+    assert_eq!(worker.next().cast_mut(), before[0]);
+    worker.announce_left();
+    assert!(!group.idle.sleeping().contains(1), "it lies beside a worker that sleeps");
+    drain(&worker.seat.moving);
+    assert!(!worker.next().is_null());
+}
+
+/// Claim: what a wake takes is learnt from wakes alone. A waker may come so late to note its time that the worker it called has got up by itself, and lain down again.
+#[test]
+fn a_sleep_that_nobody_ended_tells_of_no_wake() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    const LATE_NS: u64 = 1_000_000_000;
+    let groups = groups(vec![of_size(2)]);
+    let worker = worker(&groups, 0);
+    let slot = &worker.seat.slot;
+    let (begun_ns, cost_ns) = (clock::now_ns(), worker.wake_cost_ns.get());
+    slot.lie_down();
+    // The late note: a waker that has notified nobody now notes a wake.
+    worker.seat.wake();
+    slot.get_up();
+    slot.lie_down();
+    worker.learn_from_sleep(begun_ns, clock::now_ns() + LATE_NS);
+    assert_eq!(worker.wake_cost_ns.get(), cost_ns);
+    assert!(slot.notify());
+    worker.learn_from_sleep(begun_ns, clock::now_ns() + LATE_NS);
+    assert!(worker.wake_cost_ns.get() > cost_ns);
+    slot.get_up();
+}
+
+/// Claim: a flush of what has run long ago wakes nobody, and counts no wake; one of what is left does.
+#[test]
+fn a_flush_wakes_for_what_is_left() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    let groups = groups(vec![of_size(2)]);
+    let (worker, group) = (worker(&groups, 0), &groups.all[0]);
+    // SAFETY: blocks of our own, which never begin.
+    let adopt = |fiber: *mut Control| assert!(unsafe { worker.adopt(&*fiber, true) });
+    let [taken, left] = fibers();
+    group.idle.enter_sleep(1);
+    adopt(taken);
+    assert_eq!(worker.next().cast_mut(), taken);
+    group.flush();
+    assert!(group.idle.sleeping().contains(1), "it was woken for a fiber that runs");
+    assert_eq!(group.unserved.load(Relaxed), 0);
+    adopt(left);
+    group.flush();
+    assert!(!group.idle.sleeping().contains(1));
+    drain(&worker.seat.children);
+}
+
+/// Claim: a quiet child that finds no room tells of those that it moves if these were flushed meanwhile: who was woken by that has perhaps seen them in nobody's queue (S1).
+#[test]
+fn a_quiet_child_moves_flushed_ones_aloud() {
+    if !AS_IN_MEMORY {
+        return;
+    }
+    let groups = groups(vec![of_size(2)]);
+    let (worker, group) = (worker(&groups, 0), &groups.all[0]);
+    // SAFETY: blocks of our own, which never begin.
+    let adopt = |fiber: *mut Control| assert!(unsafe { worker.adopt(&*fiber, true) });
+    fibers::<CHILDREN_MAX>().into_iter().for_each(adopt);
+    group.flush();
+    group.idle.enter_sleep(1);
+    let [late] = fibers();
+    adopt(late);
+    assert_eq!((group.queued(), group.idle.sleeping().contains(1)), (CHILDREN_MAX / 2, false));
+    drain(&worker.seat.children);
+    (0..CHILDREN_MAX / 2).for_each(|_| assert!(!worker.next().is_null()));
+    drain(&worker.seat.children);
+}
+
 /// Claim: a worker that is called in vain again and again, and so neither sleeps nor has anything to do, asks epoll from time to time all the same.
 #[test]
 fn a_worker_that_is_called_in_vain_asks_epoll() {

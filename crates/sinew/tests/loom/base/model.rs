@@ -337,3 +337,27 @@ fn the_fiber_that_was_woken_last_is_taken_by_one() {
 fn the_slot_of_the_last_needs_its_orderings() {
     check_notices("relaxed", 3, slot_of_the_last);
 }
+
+/// Claim: where one is queued behind another before the owner takes that, no look sees none: who lies down is not called for the second.
+fn deque_never_seen_empty() {
+    let deque = Arc::new(Shared(Deque::<Node, 4>::new()));
+    assert!(deque.0.push(node(1)));
+    let looker = {
+        let deque = deque.clone();
+        loom::thread::spawn(move || assert_ne!(deque.0.len(), 0))
+    };
+    assert!(deque.0.push(node(2)));
+    assert_eq!(open(deque.0.pop_oldest()), 1);
+    looker.join().unwrap();
+    assert_eq!(open(deque.0.pop_oldest()), 2);
+}
+
+#[test]
+fn a_deque_that_always_has_one_is_never_seen_empty() {
+    check(3, deque_never_seen_empty);
+}
+
+#[test]
+fn the_look_at_a_deque_needs_its_orderings() {
+    check_notices("relaxed", 3, deque_never_seen_empty);
+}

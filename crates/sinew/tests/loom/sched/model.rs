@@ -5,6 +5,7 @@ use loom::sync::{Condvar, Mutex};
 use super::idle::{Idle, SPINNERS_MAX};
 use super::slot::Slot;
 use crate::base::atomic::{AtomicUsize, Relaxed, SeqCst, fence, mutant};
+use crate::base::deque::{Deque, Stolen};
 use crate::{check, check_notices};
 
 /// One worker with an inbox, seen as a counter of things left in it. Mutex and condition variable are the kernel's part, the futex: loom
@@ -442,4 +443,64 @@ fn a_watch_that_ends_needs_its_fences() {
 #[test]
 fn a_watch_that_ends_must_be_passed_on() {
     check_notices("no pass-on", 3, watch_against_its_end);
+}
+
+/// A worker's ready fibers that may move, by their numbers.
+struct Moving(Deque<u32, 4>);
+
+// SAFETY: its items are statics.
+unsafe impl Send for Moving {}
+// SAFETY: as above; the deque is shared, and the model has one owner.
+unsafe impl Sync for Moving {}
+
+/// One that may move is told of; another yields, is queued behind it and not told of (`Worker::queue_again`); then the owner takes the first, and runs it for long. Another worker lies down meanwhile. The one that yielded is not left beside it.
+fn requeued_against_sleep() {
+    static FIRST: u32 = 1;
+    static YIELDS: u32 = 2;
+    let name = |fiber: &'static u32| std::ptr::from_ref(fiber).cast_mut();
+    let all = Arc::new((Idle::new(), Bed::new(), Moving(Deque::new())));
+    let other = {
+        let all = all.clone();
+        loom::thread::spawn(move || {
+            let (idle, bed, moving) = (&all.0, &all.1, &all.2.0);
+            // `Worker::sleep`, and what follows if it does not: `Worker::steal`.
+            loop {
+                bed.slot.lie_down();
+                idle.enter_sleep(1);
+                if moving.len() == 0 && bed.slot.is_asleep() {
+                    return false;
+                }
+                bed.slot.get_up();
+                let _ = idle.leave_sleep(1);
+                match moving.steal() {
+                    Stolen::Item(_) => return true,
+                    Stolen::Empty | Stolen::Retry => loom::thread::yield_now(),
+                }
+            }
+        })
+    };
+    let (idle, bed, moving) = (&all.0, &all.1, &all.2.0);
+    assert!(moving.push(name(&FIRST)));
+    for _ in idle.claim(1, |worker| worker).sleepers.iter() {
+        bed.wake();
+    }
+    assert!(moving.push(name(&YIELDS)));
+    let runs_first = std::ptr::eq(moving.pop_oldest(), &FIRST);
+    let got_one = other.join().unwrap();
+    assert!(!runs_first || got_one || !bed.slot.is_asleep(), "one that yielded lies beside a worker that sleeps");
+}
+
+#[test]
+fn who_lies_down_sees_the_one_that_yielded_behind_another() {
+    check(3, requeued_against_sleep);
+}
+
+#[test]
+fn who_yields_behind_another_needs_the_fences() {
+    check_notices("no fence", 3, requeued_against_sleep);
+}
+
+#[test]
+fn who_yields_behind_another_needs_the_orderings() {
+    check_notices("relaxed", 3, requeued_against_sleep);
 }

@@ -964,3 +964,37 @@ fn they_may_go_to_other_threads() {
     sent::<(File, fs::OpenOptions, fs::DirBuilder, fs::ReadDir, fs::DirEntry)>();
     shared::<(File, fs::OpenOptions, fs::DirBuilder, fs::DirEntry)>();
 }
+
+/// Claim: a read that passes by what is in memory is not tried on the worker, which it would keep from others while the disk is at it: each suspends.
+#[test]
+fn reads_that_pass_by_memory_hold_no_worker() {
+    const READS: usize = 20;
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+    type Read = fn(&File, &mut [u8], usize) -> io::Result<usize>;
+    let place = Place::new();
+    let path = place.file("pages", vec![7; READS * 4096]);
+    for io in [Io::Uring, Io::Epoll] {
+        let rt = Runtime::builder().workers(1).io(io).build().unwrap();
+        let reads: [Read; 2] = [|file, page, i| file.read_at(page, i as u64 * 4096), |mut file, page, _| file.read(page)];
+        for read in reads {
+            let file = match rt.run(|| File::options().read(true).custom_flags(libc::O_DIRECT).open(&path)) {
+                // Some file systems refuse it.
+                Err(error) if error.kind() == ErrorKind::InvalidInput => return,
+                file => file.unwrap(),
+            };
+            let count = Arc::new(AtomicUsize::new(0));
+            let counted = count.clone();
+            rt.run(move || {
+                let mut page = Page([0; 4096]);
+                sinew::on_suspend(move || _ = counted.fetch_add(1, SeqCst));
+                for i in 0..READS {
+                    assert_eq!(read(&file, &mut page.0, i).unwrap(), 4096);
+                }
+                assert_eq!(page.0, [7; 4096]);
+            });
+            let count = count.load(SeqCst);
+            assert!(count >= READS, "{count} suspensions of {READS} reads, {io:?}");
+        }
+    }
+}

@@ -81,6 +81,59 @@ fn a_dropped_read_leaves_nobody_waiting() {
     runtime.shutdown_timeout(std::time::Duration::from_secs(10)).unwrap();
 }
 
+/// Claim: the peer of a stream that is dropped while a fiber waits in its future's place sees the end at once, though that fiber's worker is held; not where there is a clone, which goes on.
+#[test]
+fn a_dropped_stream_ends_for_its_peer() {
+    use futures::FutureExt;
+    use futures::io::AsyncReadExt;
+    use std::io::{Read, Write};
+    for io in [sinew::Io::Uring, sinew::Io::Epoll] {
+        let runtime = sinew::Runtime::builder().workers(1).io(io).build().unwrap();
+        runtime.run(|| {
+            for has_clone in [false, true] {
+                let (near, far) = UnixStream::pair().unwrap();
+                let mut far = std::os::unix::net::UnixStream::from(far);
+                far.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+                let clone = has_clone.then(|| near.try_clone().unwrap());
+                let mut near = near.into_async();
+                assert!(sinew::block_on(async { near.read(&mut [0; 4]).now_or_never() }).is_none());
+                // The fiber begins to wait.
+                sinew::yield_now();
+                drop(near);
+                if let Some(mut clone) = clone {
+                    clone.write_all(b"on").unwrap();
+                    assert_eq!(far.read(&mut [0; 4]).unwrap(), 2);
+                }
+                // std's: it holds the one worker.
+                if !has_clone {
+                    assert_eq!(far.read(&mut [0; 4]).unwrap(), 0, "{io:?}");
+                }
+            }
+        });
+        runtime.shutdown_timeout(std::time::Duration::from_secs(10)).unwrap();
+    }
+}
+
+/// Claim: to close the writes of a stream that its peer has reset is no error, as with tokio's.
+#[test]
+fn a_reset_stream_closes_without_an_error() {
+    sinew::run(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        // What is closed with something unread is reset.
+        std::io::Write::write_all(&mut &stream, b"unread").unwrap();
+        peer.peek(&mut [0; 4]).unwrap();
+        drop(peer);
+        let mut near = stream.into_async();
+        sinew::block_on(async {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            assert_eq!(near.read(&mut [0; 4]).await.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+            near.shutdown().await.unwrap();
+        });
+    });
+}
+
 /// A future whose fiber cannot wait is told why, and does not ask for ever.
 #[test]
 fn a_read_that_cannot_wait_says_why() {

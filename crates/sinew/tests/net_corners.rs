@@ -810,3 +810,75 @@ fn a_worker_that_sleeps_waits_for_no_disk() {
     near.write_all(b"x").unwrap();
     assert_eq!(reader.join().unwrap().unwrap(), 1);
 }
+
+/// Tries until something comes, so often at most: a fiber of the same worker is to bring it.
+fn tried<T>(mut call: impl FnMut() -> io::Result<T>) -> T {
+    const TRIES_MAX: usize = 1000;
+    for _ in 0..TRIES_MAX {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            done => return done.unwrap(),
+        }
+    }
+    panic!("nothing came in {TRIES_MAX} tries");
+}
+
+/// Claim: a call that does not wait, or whose time-out is over at once, lets others run from time to time, also where it finds nothing: a loop of them does not keep those from running that it waits for.
+#[test]
+fn a_loop_of_calls_that_find_nothing_holds_nobody() {
+    on_both(|| {
+        let (mut near, mut far) = pair();
+        near.set_nonblocking(true).unwrap();
+        let writer = sinew::spawn(move || far.write_all(b"x").map(|()| far));
+        assert_eq!(tried(|| near.read(&mut [0; 8])), 1);
+        writer.join().unwrap().unwrap();
+
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let client = sinew::spawn(move || TcpStream::connect(addr).unwrap());
+        tried(|| listener.accept());
+        client.join().unwrap();
+
+        // The queue of one that has not read is full; one socket each for the two sides of the loop.
+        let path = std::env::temp_dir().join(format!("sinew-test-full-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let (sends, receives) = (UnixDatagram::unbound().unwrap(), UnixDatagram::bind(&path).unwrap());
+        sends.set_nonblocking(true).unwrap();
+        while sends.send_to(b"x", &path).is_ok() {}
+        let receiver = sinew::spawn(move || receives.recv(&mut [0; 8]).map(|_| receives));
+        tried(|| sends.send_to(b"x", &path));
+        receiver.join().unwrap().unwrap();
+        std::fs::remove_file(&path).unwrap();
+
+        let (mut near, mut far) = pair();
+        send(&far, b"a", 0);
+        assert_eq!(near.read(&mut [0; 8]).unwrap(), 1);
+        near.set_read_timeout(Some(Duration::from_nanos(1))).unwrap();
+        let writer = sinew::spawn(move || far.write_all(b"x").map(|()| far));
+        assert_eq!(tried(|| near.peek(&mut [0; 8])), 1);
+        assert_eq!(tried(|| near.read(&mut [0; 8])), 1);
+        writer.join().unwrap().unwrap();
+    });
+}
+
+/// Claim: what is there is found, however short the time-out, though the last read had left nothing.
+#[test]
+fn what_is_there_is_found_though_the_time_out_is_over() {
+    on_both(|| {
+        let (mut near, far) = pair();
+        near.set_read_timeout(Some(Duration::from_nanos(1))).unwrap();
+        for _ in 0..3 {
+            let drains = |near: &mut TcpStream| {
+                send(&far, b"one", 0);
+                assert_eq!(tried(|| near.read(&mut [0; 64])), 3);
+                send(&far, b"three", 0);
+            };
+            drains(&mut near);
+            assert_eq!(near.peek(&mut [0; 64]).unwrap(), 5);
+            assert_eq!(near.read(&mut [0; 64]).unwrap(), 5);
+            drains(&mut near);
+            assert_eq!(near.read_vectored(&mut [io::IoSliceMut::new(&mut [0; 64])]).unwrap(), 5);
+        }
+    });
+}

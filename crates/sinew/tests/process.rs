@@ -628,3 +628,21 @@ fn a_start_that_takes_long_delays_no_other() {
         assert!(slow.into_iter().all(|slow| slow.join().unwrap().success()));
     });
 }
+
+/// Claim: a loop that asks again and again whether a child has ended holds nobody of its worker.
+#[test]
+fn a_loop_of_tries_for_a_child_holds_nobody() {
+    const TRIES_MAX: usize = 1000;
+    let rt = Runtime::builder().workers(1).build().unwrap();
+    rt.run(|| {
+        let mut child = shell("read line").stdin(Stdio::piped()).spawn().unwrap();
+        let other = spawn(|| ());
+        let mut tries = 0;
+        while !other.is_finished() {
+            assert_eq!(child.try_wait().unwrap(), None);
+            tries += 1;
+            assert!(tries < TRIES_MAX, "no other fiber has run");
+        }
+        child.wait().unwrap();
+    });
+}

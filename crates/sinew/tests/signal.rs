@@ -199,3 +199,21 @@ fn a_wait_goes_on_without_descriptors_to_wait_with() {
         drop(all);
     });
 }
+
+/// Claim: a loop that asks again and again for a signal holds nobody of its worker, who may be the one that raises it.
+#[test]
+fn a_loop_of_tries_for_a_signal_holds_nobody() {
+    const TRIES_MAX: usize = 1000;
+    let rt = sinew::Runtime::builder().workers(1).build().unwrap();
+    rt.run(|| {
+        let signals = Signals::new([own(9)]).unwrap();
+        let raises = spawn(|| raise(own(9)));
+        let mut tries = 0;
+        while !raises.is_finished() {
+            // It may have come already.
+            let _ = signals.try_wait();
+            tries += 1;
+            assert!(tries < TRIES_MAX, "no other fiber has run");
+        }
+    });
+}

@@ -340,6 +340,10 @@ impl Watch {
         }
     }
 
+    pub(crate) fn is_duplicated(&self) -> bool {
+        self.is_duplicated.load(Relaxed)
+    }
+
     /// What is known, if anything is.
     #[inline]
     pub(crate) fn get(&self) -> Option<&'static Readiness> {

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -23,6 +23,8 @@ use crate::rt::wait::sleep;
 /// A stream for futures, made by `into_async`: it has `AsyncRead` and `AsyncWrite` of `futures-io` and of tokio, whichever features are on.
 ///
 /// The stream's time-outs and `set_nonblocking` mean nothing to it: a future waits until it is ready, or dropped.
+///
+/// Dropped, it is closed as soon as no fiber waits in the place of its futures; where one does, it is shut down on the spot, unless it was cloned or its descriptor asked for.
 ///
 /// # Suspends
 /// A poll never waits. One that is made in a fiber and has done something lets others run from time to time, as every call of ours does that need not wait.
@@ -43,7 +45,7 @@ use crate::rt::wait::sleep;
 /// # }
 /// # std::io::Result::Ok(())
 /// ```
-pub struct Async<S> {
+pub struct Async<S: Stream> {
     stream: Arc<S>,
     /// By direction.
     sides: [Side; 2],
@@ -85,15 +87,23 @@ impl Default for Lock<Shared> {
 }
 
 /// What the two kinds of streams have in common. In a private module: nobody else implements it.
-pub trait Stream: AsFd + Send + Sync + 'static {
+pub trait Stream: Send + Sync + 'static {
+    /// What a fiber waits at. Not `as_fd`: that is for who may duplicate it.
+    fn socket(&self) -> BorrowedFd<'_>;
     fn try_read(&self, buf: &mut [u8]) -> io::Result<usize>;
     fn try_write(&self, buf: &[u8]) -> io::Result<usize>;
     fn close_writes(&self) -> io::Result<()>;
+    /// Has the peer see the end, though the socket cannot be closed yet; nothing if there may be a duplicate of it, which is to go on.
+    fn end(&self);
 }
 
 macro_rules! stream {
     ($($stream:ident),*) => {
         $(impl Stream for $stream {
+            fn socket(&self) -> BorrowedFd<'_> {
+                self.descriptor.socket().as_fd()
+            }
+
             fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
                 match buf.len() {
                     // As a read: `recv` would wait.
@@ -107,7 +117,18 @@ macro_rules! stream {
             }
 
             fn close_writes(&self) -> io::Result<()> {
-                self.shutdown(Shutdown::Write)
+                match self.shutdown(Shutdown::Write) {
+                    // The peer has closed or reset it: there is nothing left to end. As tokio's.
+                    Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+                    done => done,
+                }
+            }
+
+            fn end(&self) {
+                if !self.descriptor.may_have_duplicates() {
+                    // It fails where the peer has ended it.
+                    let _ = self.shutdown(Shutdown::Both);
+                }
             }
         }
 
@@ -122,7 +143,7 @@ macro_rules! stream {
 
 stream!(TcpStream, UnixStream);
 
-impl<S> Async<S> {
+impl<S: Stream> Async<S> {
     /// The stream, for what does not wait.
     pub fn get_ref(&self) -> &S {
         &self.stream
@@ -190,12 +211,12 @@ struct Deputy {
 }
 
 impl Deputy {
-    fn wait(mut self, stream: &impl AsFd, interest: Interest, pause: Duration) {
+    fn wait(mut self, stream: &impl Stream, interest: Interest, pause: Duration) {
         self.ran = true;
         if !pause.is_zero() {
             sleep(pause);
         }
-        self.failed = poll(stream, interest).err().filter(|_| !cancelled());
+        self.failed = poll(stream.socket(), interest).err().filter(|_| !cancelled());
     }
 }
 
@@ -259,14 +280,17 @@ impl<S: Stream> tokio::io::AsyncWrite for Async<S> {
     }
 }
 
-impl<S> Drop for Async<S> {
-    /// Nobody is to wait for it any more.
+impl<S: Stream> Drop for Async<S> {
+    /// Nobody is to wait for it any more. It is closed by the last of those who do, which may be of a worker that computes; the peer need not wait for that.
     fn drop(&mut self) {
+        if self.sides.iter().any(|side| side.shared.lock().waits) {
+            self.stream.end();
+        }
         self.sides.iter().filter_map(|side| side.fiber.as_ref()).for_each(|fiber| fiber.cancel());
     }
 }
 
-impl<S> fmt::Debug for Async<S> {
+impl<S: Stream> fmt::Debug for Async<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Async").finish_non_exhaustive()
     }

@@ -12,7 +12,7 @@ use socket2::{SockAddr, SockRef};
 
 use crate::fiber::why::At;
 use crate::os::{clock, socket};
-use crate::rt::io::{Call, Descriptor, Direction, Take, Try, count, perform, perform_at_once, perform_until, ring_length};
+use crate::rt::io::{Call, Descriptor, Direction, Take, Try, count, count_gift, perform, perform_at_once, perform_until, ring_length};
 use crate::rt::pauses::Pauses;
 
 // `MSG_DONTWAIT`: who has a clone of the socket may have given it to std, which makes it blocking, for all of them.
@@ -270,6 +270,7 @@ pub(super) fn queue_at_unix<S: AsFd, T>(descriptor: &Descriptor<S>, call: impl F
             return Ok(done);
         }
         if descriptor.is_nonblocking() || clock::now_ns() >= deadline_ns {
+            count_gift();
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
         pauses.pause_until(deadline_ns)?;

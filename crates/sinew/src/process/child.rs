@@ -7,7 +7,7 @@ use super::both::read_both;
 use super::{ExitStatus, Output};
 use crate::rt::cancel::shield;
 use crate::rt::context::region;
-use crate::rt::io::{Interest, poll};
+use crate::rt::io::{Interest, count_gift, poll};
 use crate::rt::pauses::Pauses;
 use crate::rt::pipe::{Pipe, reading_end, writing_end};
 use crate::rt::wait::enter_cancel_point;
@@ -89,11 +89,12 @@ impl Child {
         }
     }
 
-    /// Gives how the child ended, if it has. Does not suspend.
+    /// Gives how the child ended, if it has. Never waits, but lets other fibers run from time to time, as all calls that need not wait.
     ///
     /// # Errors
     /// The system's.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        count_gift();
         self.std.try_wait()
     }
 
@@ -151,7 +152,7 @@ impl Last {
 
 impl Drop for Last {
     fn drop(&mut self) {
-        if !matches!(self.0.try_wait(), Ok(Some(_))) {
+        if !matches!(self.0.std.try_wait(), Ok(Some(_))) {
             self.0.end();
         }
     }

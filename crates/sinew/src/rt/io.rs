@@ -206,6 +206,10 @@ impl<S: AsFd> Descriptor<S> {
         self.watch.note_duplicate();
     }
 
+    pub(crate) fn may_have_duplicates(&self) -> bool {
+        self.watch.is_duplicated()
+    }
+
     /// The descriptor, for one who may duplicate it.
     pub(crate) fn lend(&self) -> BorrowedFd<'_> {
         self.note_duplicate();
@@ -290,6 +294,8 @@ pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut
         return done;
     }
     if descriptor.is_nonblocking() {
+        // Who tries again and again waits for a fiber that may be of this worker.
+        count_gift();
         return Err(would_block());
     }
     let mut tried = seen.filter(|_| !asks_first);
@@ -489,7 +495,10 @@ fn wait_at_ring<S: AsFd, C: Call<S>>(
             }
         }
     }
-    Err(would_block())
+    // A time-out may be over before anything was tried: what is there is found all the same.
+    let done = attempt(descriptor, call);
+    count_gift();
+    done.unwrap_or_else(|| Err(would_block()))
 }
 
 /// The place of the one fiber, of all of a worker that wait for the same thing, that asks the ring. Dropped, it is the next one's.

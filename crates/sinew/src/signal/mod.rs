@@ -26,7 +26,7 @@ use std::sync::Arc;
 use come::Come;
 use signal_hook_registry::{FORBIDDEN, SigId, register, unregister};
 
-use crate::rt::io::{Interest, poll};
+use crate::rt::io::{Interest, count_gift, poll};
 use crate::rt::wait::enter_cancel_point;
 
 /// The largest number of a signal.
@@ -124,8 +124,9 @@ impl Signals {
         }
     }
 
-    /// Gives a signal that has come, if one has.
+    /// Gives a signal that has come, if one has. Never waits, but lets other fibers run from time to time, as all calls that need not wait.
     pub fn try_wait(&self) -> Option<Signal> {
+        count_gift();
         self.come.take().map(Signal)
     }
 }

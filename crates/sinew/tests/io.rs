@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use common::{alone, everywhere, in_child, is_cancelled, is_child, until};
+use common::{alone, everywhere, in_child, is_cancelled, is_child, panics, until};
 use sinew::io::{self, PipeReader, PipeWriter, pipe};
 use sinew::process::{ChildStderr, ChildStdin, ChildStdout};
 use sinew::{current, no_suspend, scope, spawn, timeout};
@@ -303,6 +303,129 @@ fn a_read_of_input_can_be_cut_short() {
     });
 }
 
+/// Gives the process a new input, and its other end. By a process that uses its input for nothing else.
+fn pipe_to_input() -> std::io::PipeWriter {
+    let (reader, input) = std::io::pipe().unwrap();
+    // SAFETY: by the caller's word nothing else uses it.
+    assert_eq!(unsafe { libc::dup2(reader.as_raw_fd(), libc::STDIN_FILENO) }, 0);
+    input
+}
+
+/// Waits until somebody has read all that was written to the input.
+fn until_all_is_taken() {
+    until(|| {
+        let mut left = 0i32;
+        // SAFETY: the kernel writes one number.
+        assert_eq!(unsafe { libc::ioctl(libc::STDIN_FILENO, libc::FIONREAD, &mut left) }, 0);
+        left == 0
+    });
+}
+
+/// Runs the named test again in a process of its own: there, it is `f`, which ends the process if it hangs.
+fn with_own_input(test: &str, f: impl Fn() + Send + Sync) {
+    if !is_child(test) {
+        let output = in_child(test, &[]);
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    // SAFETY: a number. It is far longer than a loaded machine takes.
+    unsafe { libc::alarm(20) };
+    everywhere(f);
+}
+
+fn read_line() -> io::Result<String> {
+    let mut line = String::new();
+    io::stdin().read_line(&mut line).map(|_| line)
+}
+
+/// Claim: a time-out and a cancel reach one that waits for its turn to read, however it reads, while another waits for input. That one gets all of its line, and the next reader the next.
+#[test]
+fn a_reader_in_line_for_input_can_be_cut_short() {
+    /// What each would give does not matter: none comes to it.
+    const READS: [fn() -> std::io::Result<()>; 9] = [
+        || io::stdin().read_line(&mut String::new()).map(drop),
+        || io::stdin().lines().next().unwrap().map(drop),
+        || io::stdin().read(&mut [0; 9]).map(drop),
+        || (&io::stdin()).read(&mut [0; 9]).map(drop),
+        || io::stdin().read_vectored(&mut [IoSliceMut::new(&mut [0; 9])]).map(drop),
+        || io::stdin().read_exact(&mut [0; 9]),
+        || io::stdin().read_to_end(&mut Vec::new()).map(drop),
+        || io::stdin().read_to_string(&mut String::from("x")).map(drop),
+        || io::read_to_string(io::stdin()).map(drop),
+    ];
+    with_own_input("a_reader_in_line_for_input_can_be_cut_short", || {
+        let mut input = pipe_to_input();
+        input.write_all(b"wh").unwrap();
+        let first = spawn(read_line);
+        until_all_is_taken();
+        for read in READS {
+            let mut error = None;
+            let late = timeout(Duration::from_millis(1), || error = read().err());
+            assert!(late.is_err());
+            assert_eq!(error.unwrap().kind(), ErrorKind::TimedOut);
+
+            let begun = Arc::new(AtomicBool::new(false));
+            let second = {
+                let begun = begun.clone();
+                spawn(move || {
+                    begun.store(true, SeqCst);
+                    read().unwrap_err()
+                })
+            };
+            until(|| begun.load(SeqCst));
+            second.cancel();
+            assert!(is_cancelled(&second.join().unwrap()));
+        }
+        assert!(!first.is_finished());
+        let third = spawn(read_line);
+        input.write_all(b"ole\nnext\n").unwrap();
+        assert_eq!(first.join().unwrap().unwrap(), "whole\n");
+        assert_eq!(third.join().unwrap().unwrap(), "next\n");
+    });
+}
+
+/// Claim: as with other locks, a cancel does not reach one that waits for the lock of the input; it reaches the reads by it. Where nothing may wait it is had if it is free.
+#[test]
+fn a_lock_of_input_is_no_cancel_point() {
+    with_own_input("a_lock_of_input_is_no_cancel_point", || {
+        let mut input = pipe_to_input();
+        let lock = || drop(io::stdin().lock());
+        no_suspend(lock);
+        let held = io::stdin().lock();
+        assert!(panics(|| no_suspend(lock)));
+        let begun = Arc::new(AtomicBool::new(false));
+        let waiter = {
+            let begun = begun.clone();
+            spawn(move || {
+                current().cancel();
+                begun.store(true, SeqCst);
+                io::stdin().lock().read(&mut [0]).unwrap_err()
+            })
+        };
+        until(|| begun.load(SeqCst));
+        sinew::yield_now();
+        assert!(!waiter.is_finished());
+        drop(held);
+        assert!(is_cancelled(&waiter.join().unwrap()));
+        input.write_all(b"line\n").unwrap();
+        assert_eq!(read_line().unwrap(), "line\n");
+    });
+}
+
+#[test]
+fn lines_have_the_input_from_the_first_until_they_are_dropped() {
+    with_own_input("lines_have_the_input_from_the_first_until_they_are_dropped", || {
+        let mut input = pipe_to_input();
+        input.write_all(b"one\ntwo\nthree\n").unwrap();
+        let mut lines = io::stdin().lines();
+        assert_eq!(read_line().unwrap(), "one\n");
+        assert_eq!(lines.next().unwrap().unwrap(), "two");
+        assert!(timeout(Duration::from_millis(1), read_line).is_err());
+        drop(lines);
+        assert_eq!(read_line().unwrap(), "three\n");
+    });
+}
+
 /// Claim: what a read that was cut short had taken from the input, and its caller cannot see, comes first in the next read: lines, characters and records stay whole.
 #[test]
 fn a_read_of_input_that_is_cut_short_loses_nothing() {
@@ -316,20 +439,12 @@ fn a_read_of_input_that_is_cut_short_loses_nothing() {
     fn cut<T: Send + 'static>(mut input: &std::io::PipeWriter, piece: &[u8], read: impl FnOnce() -> T + Send + 'static) -> T {
         input.write_all(piece).unwrap();
         let reader = spawn(read);
-        until(|| {
-            let mut left = 0i32;
-            // SAFETY: the kernel writes one number.
-            assert_eq!(unsafe { libc::ioctl(libc::STDIN_FILENO, libc::FIONREAD, &mut left) }, 0);
-            left == 0
-        });
+        until_all_is_taken();
         reader.cancel();
         reader.join().unwrap()
     }
     everywhere(|| {
-        let (reader, input) = std::io::pipe().unwrap();
-        // SAFETY: nothing in this process uses its input but what is below.
-        assert_eq!(unsafe { libc::dup2(reader.as_raw_fd(), libc::STDIN_FILENO) }, 0);
-        drop(reader);
+        let input = pipe_to_input();
         let failed = |error: std::io::Error| assert!(is_cancelled(&error), "{error:?}");
 
         failed(cut(&input, b"ab", || io::stdin().lines().next().unwrap().unwrap_err()));
@@ -475,6 +590,42 @@ fn records_of_input_that_fibers_share_are_not_torn() {
         }
     });
     assert!(seen.lock().unwrap().iter().all(|&seen| seen), "a record is lost");
+}
+
+/// Claim: each line comes to one reader, once and whole, though readers are cut short at any moment, most often in line. By fibers of two workers that give up after a moment, or are cancelled.
+#[test]
+fn lines_come_once_each_though_readers_are_cut_short() {
+    const NAME: &str = "lines_come_once_each_though_readers_are_cut_short";
+    const LINES: usize = 20_000;
+    if !is_child(NAME) {
+        let lines: String = (0..LINES).map(|number| format!("{number}\n")).collect();
+        return with_input(NAME, lines.as_bytes());
+    }
+    let seen = std::sync::Mutex::new(vec![false; LINES]);
+    four_readers(|| {
+        for turn in 0u64.. {
+            let read = if turn % 2 == 0 {
+                timeout(Duration::from_micros(turn % 64), read_line).unwrap_or(Ok(String::from("cut")))
+            } else {
+                let reader = spawn(read_line);
+                sinew::yield_now();
+                reader.cancel();
+                match reader.join().unwrap() {
+                    Err(error) if is_cancelled(&error) => Ok(String::from("cut")),
+                    read => read,
+                }
+            };
+            match read.unwrap().as_str() {
+                "" => return,
+                "cut" => {}
+                line => {
+                    let number: usize = line.strip_suffix('\n').expect("a line is whole").parse().unwrap();
+                    assert!(!std::mem::replace(&mut seen.lock().unwrap()[number], true), "line {number} came twice");
+                }
+            }
+        }
+    });
+    assert!(seen.lock().unwrap().iter().all(|&seen| seen), "a line is lost");
 }
 
 #[test]

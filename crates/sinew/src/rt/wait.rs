@@ -341,6 +341,17 @@ impl CancelPoint<'_> {
         cut
     }
 
+    /// Whether a cancel cuts the wait short.
+    pub(crate) fn heeds_cancel(&self) -> bool {
+        !self.bounds.shielded
+    }
+
+    /// What has cut a wait short that nothing else ended before its time; a deadline that did so is told.
+    #[cold]
+    pub(crate) fn what_cut(&self) -> Cut {
+        if self.heeds_cancel() && self.me.control().state.is_cancelled() { Cut::Cancelled } else { self.note(Cut::TimedOut) }
+    }
+
     /// The earlier of `deadline_ns` and the deadline around the caller.
     pub(crate) fn until_ns(&self, deadline_ns: u64) -> u64 {
         self.bounds.limit.map_or(deadline_ns, |limit| limit.deadline_ns.min(deadline_ns))

@@ -8,7 +8,7 @@ use lock_api::GuardNoSend;
 use super::raw_mutex::RawMutex;
 use crate::base::bomb::Bomb;
 use crate::os::clock;
-use crate::rt::wait::Me;
+use crate::rt::wait::{Cut, Me};
 
 // SAFETY: the word lets one owner in at a time (`raw_mutex.rs`).
 unsafe impl lock_api::RawMutex for RawMutex {
@@ -164,6 +164,20 @@ impl<T: ?Sized> Mutex<T> {
     #[track_caller]
     pub fn lock_timeout(&self, timeout: Duration) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock_for(timeout)
+    }
+
+    /// As [`lock`](Self::lock), but a cancel point: for who keeps it while he waits at one.
+    #[track_caller]
+    pub(crate) fn lock_or_cut(&self) -> Result<MutexGuard<'_, T>, Cut> {
+        let me = Me::now();
+        let point = me.cancel_point_at_entry()?;
+        // SAFETY: locked just now, and the guard, the one proof of it, unlocks.
+        unsafe {
+            let raw = self.0.raw();
+            let until_ns = point.until_ns(u64::MAX);
+            let taken = if point.heeds_cancel() { raw.take_unless_cancelled(until_ns) } else { raw.take_until(until_ns) };
+            if taken { Ok(self.0.make_guard_unchecked()) } else { Err(point.what_cut()) }
+        }
     }
 
     /// Whether somebody has it at this moment.

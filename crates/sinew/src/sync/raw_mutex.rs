@@ -52,7 +52,7 @@ use std::sync::atomic as plain;
 
 use crate::base::atomic::{AS_IN_MEMORY, Acquire, AtomicU32, Relaxed, Release, in_statics, spin_loop};
 use crate::fiber::Claimed;
-use crate::fiber::state::Cause;
+use crate::fiber::state::{Begin, Cause, Ends};
 use crate::fiber::waiters::{Waiter, Waiters};
 use crate::fiber::why::{At, Why};
 use crate::os::lock::Lock;
@@ -217,11 +217,20 @@ enum Turn {
     Woken,
 }
 
+/// What ends a wait for the lock but a turn, or its time.
+#[derive(Clone, Copy)]
+enum Heeds {
+    Nothing,
+    Cancel,
+}
+
 /// What became of one that wanted to queue.
 enum QueueUp {
     Queued,
     /// It was free, but it is the turn of a fiber of another worker, or of a thread.
     QueuedThoughFree,
+    /// The caller heeds a cancel, which has come.
+    QueuedInVain,
     /// The lock was free after all.
     Locked,
 }
@@ -243,7 +252,7 @@ impl RawMutex {
         }
         // LOCKED alone is set and looked at, which is less than to compare the word (`bts`). Beside WOKEN, if the guess was old, that overtakes once without a count (I6). Acquire: meets the Release of an unlock.
         if self.word.fetch_or(LOCKED, Acquire) & LOCKED != 0 {
-            self.take_slowly(u64::MAX);
+            self.take_slowly(u64::MAX, Heeds::Nothing);
         }
     }
 
@@ -270,7 +279,7 @@ impl RawMutex {
         {
             self.guess(taken);
         } else {
-            self.take_slowly(u64::MAX);
+            self.take_slowly(u64::MAX, Heeds::Nothing);
         }
     }
 
@@ -288,7 +297,13 @@ impl RawMutex {
     /// As `take`, but gives up at `deadline_ns`.
     #[track_caller]
     pub(crate) fn take_until(&self, deadline_ns: u64) -> bool {
-        self.try_take_free() || self.take_slowly(deadline_ns)
+        self.try_take_free() || self.take_slowly(deadline_ns, Heeds::Nothing)
+    }
+
+    /// As `take_until`, but gives up for a cancel too.
+    #[track_caller]
+    pub(super) fn take_unless_cancelled(&self, deadline_ns: u64) -> bool {
+        self.try_take_free() || self.take_slowly(deadline_ns, Heeds::Cancel)
     }
 
     #[inline]
@@ -391,7 +406,7 @@ impl RawMutex {
 
     #[cold]
     #[track_caller]
-    fn take_slowly(&self, deadline_ns: u64) -> bool {
+    fn take_slowly(&self, mut deadline_ns: u64, heeds: Heeds) -> bool {
         if self.keeps_back_the_gone() {
             yield_now();
         }
@@ -416,12 +431,17 @@ impl RawMutex {
             },
         );
         loop {
-            let until_ns = match self.queue_up(&me, &waiter, turn) {
+            let until_ns = match self.queue_up(&me, &waiter, turn, heeds) {
                 QueueUp::Locked => return true,
                 QueueUp::Queued if !waiter.note.watches.get() => deadline_ns,
                 QueueUp::Queued if turn == Turn::Again => deadline_ns.min(clock::now_ns() + LOST_NS),
                 QueueUp::Queued => deadline_ns.min(clock::now_ns() + LOOK_NS),
                 QueueUp::QueuedThoughFree => deadline_ns.min(clock::now_ns() + POLITE_NS),
+                // As if its time were up: so it leaves as any other, whatever it was told before.
+                QueueUp::QueuedInVain => {
+                    deadline_ns = 0;
+                    deadline_ns
+                }
             };
             // SAFETY: queued and begun just now, under the queue's lock, under which it is claimed.
             let cause = unsafe { me.wait_at(&self.queue, until_ns, |queue| self.withdraw(queue, &waiter)) };
@@ -433,7 +453,7 @@ impl RawMutex {
                     self.stay_here(&waiter);
                     return true;
                 }
-                _ if passed(deadline_ns) => {
+                _ if cause == Cause::Cancelled || passed(deadline_ns) => {
                     self.leave_the_watch(&waiter);
                     return false;
                 }
@@ -513,7 +533,7 @@ impl RawMutex {
     }
 
     /// Queues the caller, which waits from then on; or takes the lock, if it is free by now. One that was woken goes to the front, and asks for the lock if it has waited long enough.
-    fn queue_up(&self, me: &Me, waiter: &Waiter<Note>, turn: Turn) -> QueueUp {
+    fn queue_up(&self, me: &Me, waiter: &Waiter<Note>, turn: Turn, heeds: Heeds) -> QueueUp {
         let mut queue = self.queue.lock();
         let mut asks = WAITERS;
         if turn == Turn::Woken && has_waited_long(&waiter.note) {
@@ -556,8 +576,14 @@ impl RawMutex {
                 queue.waiters.push(waiter)
             }
         };
+        if matches!(heeds, Heeds::Cancel) {
+            me.control().note_why(Why::At(At::Mutex));
+            if me.control().state.begin(Ends::BY_CLAIM.or_cancel()) == Begin::Wait {
+                return queued;
+            }
+        }
         me.begin_wait(Why::At(At::Mutex));
-        queued
+        if matches!(heeds, Heeds::Cancel) { QueueUp::QueuedInVain } else { queued }
     }
 
     /// The wait was cut short: takes the waiter out, if nobody has.

@@ -135,7 +135,7 @@ fn perform(arguments: &Arguments) -> Result<Report, Failure> {
     engine::raise_descriptors(connections)?;
     let plot = arguments.plot.as_deref().map(PlotFile::open).transpose()?;
     let plan = run::Plan {
-        addr: target.addr,
+        addrs: target.addrs.clone(),
         talk: match arguments.protocol {
             Protocol::Echo => client::Talk::Echo { bytes: size },
             Protocol::Http => client::Talk::Http { request: target.request().into_bytes().into() },
@@ -214,7 +214,8 @@ impl<'a> PlotFile<'a> {
 /// Where the load goes.
 #[derive(Debug)]
 struct Target {
-    addr: SocketAddr,
+    /// Of its name, in the order in which they are to be tried; one at least.
+    addrs: Vec<SocketAddr>,
     /// As the request names it.
     host: String,
     path: String,
@@ -226,13 +227,14 @@ impl Target {
     fn parse(protocol: Protocol, text: &str) -> Result<Self, Failure> {
         let refuse = |why: &str| Err(Failure::refusal(format!("invalid target '{text}': {why}")));
         let (scheme, rest) = text.split_once("://").unwrap_or((protocol.name(), text));
+        let scheme = scheme.to_ascii_lowercase();
         if scheme == "https" {
             return refuse("this load speaks no TLS; use http://");
         }
         if scheme != protocol.name() && !(protocol == Protocol::Echo && scheme == "tcp") {
             return refuse("it must be host:port, or for http a URL as in http://127.0.0.1:7777/");
         }
-        let (host, path) = rest.find(['/', '?']).map_or((rest, "/"), |i| rest.split_at(i));
+        let (host, path) = rest.find(['/', '?', '#']).map_or((rest, "/"), |i| rest.split_at(i));
         if protocol == Protocol::Echo && path != "/" {
             return refuse("an echo server has no paths; it must be host:port");
         }
@@ -245,11 +247,15 @@ impl Target {
             Protocol::Http if !host.contains(':') || host.ends_with(']') => format!("{host}:80"),
             _ => return refuse("it needs a port from 1 to 65535, as in 127.0.0.1:7777"),
         };
-        let found = with_port.to_socket_addrs().map_err(|error| Failure::new(format!("no address for '{with_port}': {error}")))?.next();
-        let addr = found.ok_or_else(|| Failure::new(format!("no address for '{with_port}'")))?;
-        // A query alone is one of the root.
+        let found = with_port.to_socket_addrs().map_err(|error| Failure::new(format!("no address for '{with_port}': {error}")))?;
+        let addrs: Vec<_> = found.collect();
+        if addrs.is_empty() {
+            return Err(Failure::new(format!("no address for '{with_port}'")));
+        }
+        // A fragment is not for the server; a query alone is one of the root.
+        let path = path.split_once('#').map_or(path, |(path, _)| path);
         let root = if path.starts_with('/') { "" } else { "/" };
-        Ok(Self { addr, host: host.to_owned(), path: format!("{root}{path}") })
+        Ok(Self { addrs, host: host.to_owned(), path: format!("{root}{path}") })
     }
 
     fn request(&self) -> String {
@@ -265,12 +271,27 @@ mod tests {
     fn targets_are_addresses_or_urls() {
         let http = |text| Target::parse(Protocol::Http, text).unwrap();
         assert_eq!(http("http://127.0.0.1:81/a/b?c=d").request().lines().next(), Some("GET /a/b?c=d HTTP/1.1"));
-        assert_eq!(http("http://127.0.0.1").addr, "127.0.0.1:80".parse().unwrap());
-        assert_eq!(http("http://[::1]").addr, "[::1]:80".parse().unwrap());
+        assert_eq!(http("http://127.0.0.1").addrs, ["127.0.0.1:80".parse().unwrap()]);
+        assert_eq!(http("http://[::1]").addrs, ["[::1]:80".parse().unwrap()]);
         assert_eq!(http("127.0.0.1:8080").path, "/");
         assert_eq!((http("http://127.0.0.1:80?x=1/2").path.as_str(), http("http://127.0.0.1?").host.as_str()), ("/?x=1/2", "127.0.0.1"));
-        for text in ["127.0.0.1:7", "tcp://127.0.0.1:7", "echo://127.0.0.1:7"] {
-            assert_eq!(Target::parse(Protocol::Echo, text).unwrap().addr, "127.0.0.1:7".parse().unwrap());
+        for text in ["127.0.0.1:7", "tcp://127.0.0.1:7", "echo://127.0.0.1:7", "TCP://127.0.0.1:7"] {
+            assert_eq!(Target::parse(Protocol::Echo, text).unwrap().addrs, ["127.0.0.1:7".parse().unwrap()]);
+        }
+    }
+
+    #[test]
+    fn schemes_may_be_in_capitals() {
+        assert_eq!(Target::parse(Protocol::Http, "HTTP://127.0.0.1:80/A").unwrap().path, "/A");
+        let failure = Target::parse(Protocol::Http, "Https://127.0.0.1").unwrap_err();
+        assert!(format!("{failure:?}").contains("no TLS"), "{failure:?}");
+    }
+
+    #[test]
+    fn fragments_are_not_sent() {
+        for (url, path) in [("/a?b#c", "/a?b"), ("/#/x?y", "/"), ("#x", "/"), ("?b#c#d", "/?b"), ("/a#", "/a")] {
+            let target = Target::parse(Protocol::Http, &format!("http://127.0.0.1:80{url}")).unwrap();
+            assert_eq!((target.path.as_str(), target.host.as_str()), (path, "127.0.0.1:80"), "{url}");
         }
     }
 
@@ -281,7 +302,7 @@ mod tests {
         {
             assert!(Target::parse(Protocol::Http, text).is_err(), "{text}");
         }
-        for text in ["127.0.0.1", "127.0.0.1:0", "127.0.0.1:7/path", "127.0.0.1:7?x", "http://127.0.0.1:7", "", ":"] {
+        for text in ["127.0.0.1", "127.0.0.1:0", "127.0.0.1:7/path", "127.0.0.1:7?x", "127.0.0.1:7#x", "http://127.0.0.1:7", "", ":"] {
             assert!(Target::parse(Protocol::Echo, text).is_err(), "{text}");
         }
     }

@@ -9,15 +9,15 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
-use sinew::sync::{Event, Latch, Semaphore};
+use sinew::sync::{Event, Latch, OnceLock, Semaphore};
 use sinew::{JoinHandle, Runtime};
 
-use super::client::{Client, Talk, Then};
+use super::client::{Client, Fault, Talk, Then};
 use crate::failure::Failure;
 use crate::interrupt;
 
@@ -47,7 +47,8 @@ const UNANSWERED: &str = "no answer by the end";
 
 /// What is to be done.
 pub(super) struct Plan {
-    pub(super) addr: SocketAddr,
+    /// Of the server, one at least: the first at which a connection succeeds is the one that all use.
+    pub(super) addrs: Vec<SocketAddr>,
     pub(super) talk: Talk,
     pub(super) connections: usize,
     pub(super) duration: Duration,
@@ -105,7 +106,7 @@ pub(super) fn drive(runtime: &Runtime, plan: Plan) -> Result<Outcome, Failure> {
     let mut outcome = run.collect();
     outcome.connecting = connecting;
     match outcome.errors.keys().next() {
-        Some(error) if connected == 0 => Err(Failure::new(format!("no connection to {}: {error}", run.plan.addr))),
+        Some(error) if connected == 0 => Err(Failure::new(format!("no connection to {}: {error}", run.addrs()))),
         _ => Ok(outcome),
     }
 }
@@ -117,6 +118,8 @@ struct Run {
     opening: Semaphore,
     /// Connections that have not been tried yet.
     tried: Latch,
+    /// That of all connections. Whoever is the first to connect finds it, and the others wait for him.
+    addr: OnceLock<SocketAddr>,
     connected: AtomicUsize,
     begin: Event,
     /// When it began. Not set at `begin`: there is nothing to be done.
@@ -163,6 +166,7 @@ impl Run {
         Self {
             opening: Semaphore::new(OPENING_MAX),
             tried: Latch::new(plan.connections),
+            addr: OnceLock::new(),
             connected: AtomicUsize::new(0),
             begin: Event::new(),
             begun: OnceLock::new(),
@@ -204,7 +208,7 @@ impl Run {
     /// The first try to connect.
     fn open(&self, number: usize) -> Option<Client> {
         let _permit = self.opening.acquire();
-        match Client::connect(&self.plan.addr, &self.plan.talk, number) {
+        match self.connect(number) {
             Ok(client) => {
                 self.connected.fetch_add(1, Relaxed);
                 Some(client)
@@ -216,11 +220,22 @@ impl Run {
         }
     }
 
+    /// The first of all tries one address after the other, and stays with the last if none answers.
+    fn connect(&self, number: usize) -> Result<Client, Fault> {
+        let connect = |addr: &SocketAddr| Client::connect(addr, &self.plan.talk, number);
+        let (addrs, mut first) = (&self.plan.addrs, None);
+        let addr = self.addr.get_or_init(|| {
+            let found = addrs.iter().find(|addr| first.insert(connect(addr)).is_ok());
+            *found.or(addrs.last()).expect("a server has an address")
+        });
+        first.unwrap_or_else(|| connect(addr))
+    }
+
     /// One request, with a new connection if there is none.
     fn request(&self, number: usize, client: &mut Option<Client>, due: Instant, end: Instant) {
         let connected = match client.take() {
             Some(client) => Ok(client),
-            None => Client::connect(&self.plan.addr, &self.plan.talk, number),
+            None => self.connect(number),
         };
         match connected.and_then(|mut connected| connected.exchange().map(|then| (connected, then))) {
             Ok((connected, then)) => {
@@ -306,6 +321,11 @@ impl Run {
 
     fn sum(&self, counter: impl Fn(&Shard) -> &AtomicU64) -> u64 {
         self.shards.iter().map(|shard| counter(shard).load(Relaxed)).sum()
+    }
+
+    /// All of them, for a message.
+    fn addrs(&self) -> String {
+        self.plan.addrs.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" or ")
     }
 
     fn announce(&self, what: &str) {
@@ -404,12 +424,13 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
     use super::*;
 
     fn plan(rate: Option<usize>, connections: usize) -> Plan {
-        let addr = "127.0.0.1:1".parse().unwrap();
         Plan {
-            addr,
+            addrs: vec!["127.0.0.1:1".parse().unwrap()],
             talk: Talk::Echo { bytes: 1 },
             connections,
             duration: Duration::from_secs(1),
@@ -465,5 +486,34 @@ mod tests {
         assert!(schedule.next(begun + Duration::from_secs(3600)).is_some_and(|due| due >= begun));
         assert_eq!(schedule.unsent(begun + Duration::from_secs(1)), 0);
         assert_eq!(schedule.next(begun), None);
+    }
+
+    /// Where nobody listens: the port is the listener's, at another address.
+    fn deserted(listener: &TcpListener, host: u8) -> SocketAddr {
+        (Ipv4Addr::new(127, 0, 0, host), listener.local_addr().unwrap().port()).into()
+    }
+
+    #[test]
+    fn all_connections_go_to_the_first_address_that_answers() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let run = Arc::new(Run::new(Plan { addrs: vec![deserted(&listener, 2), addr], ..plan(None, 10) }, 2));
+        let runtime = Runtime::builder().workers(2).build().unwrap();
+        let fibers: Vec<_> =
+            (0..10).map(|number| (run.clone(), number)).map(|(run, number)| runtime.spawn(move || run.open(number))).collect();
+        assert!(fibers.into_iter().all(|fiber| fiber.join().unwrap().is_some()));
+        assert_eq!((run.connected.load(Relaxed), run.addr.get()), (10, Some(&addr)));
+        // The address that did not answer is no fault.
+        assert_eq!(run.collect().errors, BTreeMap::new());
+    }
+
+    #[test]
+    fn if_no_address_answers_all_are_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addrs = [2, 3].map(|host| deserted(&listener, host));
+        let runtime = Runtime::builder().workers(1).build().unwrap();
+        let failure = drive(&runtime, Plan { addrs: addrs.to_vec(), ..plan(None, 3) }).err().expect("nobody listens");
+        let said = format!("no connection to {} or {}: Connection refused", addrs[0], addrs[1]);
+        assert!(format!("{failure:?}").contains(&said), "{failure:?}");
     }
 }

@@ -12,14 +12,16 @@ mod plot;
 mod report;
 mod run;
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use sinew::signal::{self, Signals};
 use sinew::sync::Event;
@@ -108,23 +110,10 @@ fn whole(text: &str, max: usize) -> Result<usize, String> {
 
 /// Puts the load on, and tells what came of it.
 pub(crate) fn main(arguments: &Arguments) -> ExitCode {
-    match perform(arguments) {
-        Ok(report) => {
-            let text = if arguments.json { report.to_json().to_string() + "\n" } else { report.to_string() };
-            // Whoever closes our output early does not want the rest.
-            let _ = io::stdout().write_all(text.as_bytes());
-            // Errors are part of the report; scripts look at the exit code.
-            match (report.outcome.cut_short, report.has_errors()) {
-                (true, _) => ExitCode::from(CUT_SHORT),
-                (_, true) => ExitCode::from(FAILED),
-                _ => ExitCode::SUCCESS,
-            }
-        }
-        Err(failure) => failure.tell(),
-    }
+    perform(arguments).unwrap_or_else(|failure| failure.tell())
 }
 
-fn perform(arguments: &Arguments) -> Result<Report, Failure> {
+fn perform(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let target = Target::parse(arguments.protocol, &arguments.target)?;
     if arguments.protocol == Protocol::Http && arguments.size.is_some() {
         return Err(Failure::refusal("--size is for echo: a request of http has the size that its URL gives it".into()));
@@ -156,10 +145,25 @@ fn perform(arguments: &Arguments) -> Result<Report, Failure> {
         size: (arguments.protocol == Protocol::Echo).then_some(size),
         outcome,
     };
-    if let Some(plot) = plot {
-        plot.replace_by(&plot::draw(&report.title(), &report.outcome.latencies_ns))?;
+    // Each is tried whatever becomes of the other: nobody wants to measure again.
+    let printed = print(&if arguments.json { report.to_json().to_string() + "\n" } else { report.to_string() });
+    let drawn = plot.map_or(Ok(()), |plot| plot.replace_by(&plot::draw(&report.title(), &report.outcome.latencies_ns)));
+    printed.and(drawn)?;
+    // Errors are part of the report; scripts look at the exit code.
+    Ok(match (report.outcome.cut_short, report.has_errors()) {
+        (true, _) => ExitCode::from(CUT_SHORT),
+        (_, true) => ExitCode::from(FAILED),
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+fn print(report: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout();
+    match stdout.write_all(report.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(format!("cannot print the report: {error}"))),
+        // Whoever closes our output early does not want the rest.
+        _ => Ok(()),
     }
-    Ok(report)
 }
 
 /// Ends with the parent, and early if that says so: the event is set then. Ctrl-C, which a terminal sends to both, is for the parent to hear.
@@ -186,7 +190,8 @@ struct PlotFile<'a> {
 
 impl<'a> PlotFile<'a> {
     fn open(path: &'a Path) -> Result<Self, Failure> {
-        let file = match File::options().write(true).open(path) {
+        let file = match Self::options().open(path) {
+            Ok(file) if is_stdout(&file) => Err(io::Error::other("the report goes there; name another file")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 File::create_new(path).and_then(|_| fs::remove_file(path)).map(|()| None)
             }
@@ -195,20 +200,44 @@ impl<'a> PlotFile<'a> {
         file.map(|file| Self { file, path }).map_err(|error| Self::failure(path, &error))
     }
 
+    /// A pipe that nobody reads is an error, and is not waited for.
+    fn options() -> OpenOptions {
+        let mut options = File::options();
+        options.write(true).custom_flags(libc::O_NONBLOCK);
+        options
+    }
+
     fn replace_by(self, svg: &str) -> Result<(), Failure> {
-        let written = self.file.map_or_else(|| File::create(self.path), Ok).and_then(|mut file| {
+        let written = self.file.map_or_else(|| Self::options().create(true).open(self.path), Ok).and_then(|mut file| {
             // What has no length, such as a terminal or a pipe, is written to as it is.
             if file.metadata()?.is_file() {
                 file.set_len(0)?;
             }
+            // One that is read is waited for.
+            ioctl_fionbio(&file, false)?;
             file.write_all(svg.as_bytes())
         });
         written.map_err(|error| Self::failure(self.path, &error))
     }
 
     fn failure(path: &Path, error: &io::Error) -> Failure {
-        Failure::new(format!("cannot write the plot to '{}': {error}", path.display()))
+        let why = match error.kind() {
+            _ if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+                "nobody reads from it; start its reader first, or name a plain file".into()
+            }
+            io::ErrorKind::AlreadyExists if path.is_symlink() => {
+                "it is a link to a file that is not there; make that file, or name it".into()
+            }
+            _ => error.to_string(),
+        };
+        Failure::new(format!("cannot write the plot to '{}': {why}", path.display()))
     }
+}
+
+/// Whether it is the file that the report goes to: one of them would be lost. What is no file, such as a pipe, takes both.
+fn is_stdout(file: &File) -> bool {
+    let (Ok(file), Ok(stdout)) = (file.metadata(), fs::metadata("/dev/stdout")) else { return false };
+    file.is_file() && (file.dev(), file.ino()) == (stdout.dev(), stdout.ino())
 }
 
 /// Where the load goes.

@@ -2,12 +2,14 @@
 
 mod support;
 
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ChildStdout, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Output, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -181,6 +183,121 @@ fn a_load_that_fails_makes_no_plot() {
     let output = sinew(&["load", "echo", &nobody, "-c", "1", "-s", "0.1", "--plot", plot.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(!plot.exists(), "{}", plot.display());
+}
+
+/// Where there is nothing yet.
+fn temporary(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("sinew-load-{name}-{}", std::process::id()))
+}
+
+fn fifo(name: &str) -> PathBuf {
+    let path = temporary(name);
+    assert!(command("mkfifo").arg(&path).status().unwrap().success());
+    path
+}
+
+/// A short load with a plot; one that hangs is ended.
+fn plotting(server: &Server, plot: &str) -> std::process::Command {
+    let mut load = command("timeout");
+    load.args(["60", env!("CARGO_BIN_EXE_sinew"), "load", "echo", &server.addr, "-c", "1", "-s", "0.1", "--json", "--plot", plot]);
+    load
+}
+
+/// One that fails at its plot.
+fn plotted_in_vain(plot: &str) -> Output {
+    let output = plotting(&Server::start(&["echo"]), plot).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    output
+}
+
+#[test]
+fn a_plot_that_fails_does_not_take_the_report_with_it() {
+    let output = plotted_in_vain("/dev/full");
+    assert!(json(&output)["requests"].as_u64() > Some(0), "{}", stdout(&output));
+    assert!(stderr(&output).contains("cannot write the plot to '/dev/full': No space left on device"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_is_refused_as_a_plot() {
+    let plot = fifo("unread");
+    let output = plotted_in_vain(plot.to_str().unwrap());
+    fs::remove_file(&plot).unwrap();
+    assert!(stderr(&output).contains("nobody reads from it; start its reader first"), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "");
+}
+
+#[test]
+fn a_link_to_no_file_is_refused_as_a_plot() {
+    let (link, nowhere) = (temporary("link"), temporary("nowhere"));
+    std::os::unix::fs::symlink(&nowhere, &link).unwrap();
+    let output = plotted_in_vain(link.to_str().unwrap());
+    fs::remove_file(&link).unwrap();
+    assert!(!nowhere.exists());
+    assert!(stderr(&output).contains("it is a link to a file that is not there"), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "");
+}
+
+/// A pipe takes the report and then the plot; in a file the plot would be in the report's place.
+#[test]
+fn the_plot_may_go_where_the_report_goes_if_that_is_a_pipe() {
+    let server = Server::start(&["echo"]);
+    let output = plotting(&server, "/dev/stdout").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let said = stdout(&output);
+    assert!(said.starts_with('{') && said.contains("}\n<svg") && said.ends_with("</svg>\n"), "{said}");
+
+    let path = temporary("report");
+    let output = plotting(&server, "/dev/stdout").stdout(File::create(&path).unwrap()).output().unwrap();
+    fs::remove_file(&path).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("the report goes there; name another file"), "{}", stderr(&output));
+}
+
+/// The pipe has room for a part of the plot: who writes it has to wait.
+#[test]
+fn a_pipe_that_is_read_slowly_gets_the_whole_plot() {
+    const ROOM_BYTES: libc::c_int = 4096;
+    let (server, plot) = (Server::start(&["echo"]), fifo("slow"));
+    // To be opened for both waits for nobody.
+    let both = File::options().read(true).write(true).open(&plot).unwrap();
+    // SAFETY: the call changes the size of an open pipe, and no memory of ours.
+    assert_eq!(unsafe { libc::fcntl(both.as_raw_fd(), libc::F_SETPIPE_SZ, ROOM_BYTES) }, ROOM_BYTES);
+    let mut reader = File::open(&plot).unwrap();
+    let mut load = plotting(&server, plot.to_str().unwrap()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut report = String::new();
+    BufReader::new(load.stdout.take().unwrap()).read_line(&mut report).unwrap();
+    // The load has it open too.
+    drop(both);
+    let mut svg = String::new();
+    reader.read_to_string(&mut svg).unwrap();
+    fs::remove_file(&plot).unwrap();
+    let output = load.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"), "{} bytes", svg.len());
+}
+
+#[test]
+fn a_report_that_cannot_be_printed_is_a_failure() {
+    let (server, plot) = (Server::start(&["echo"]), temporary("beside"));
+    for format in [&[][..], &["--json"]] {
+        let mut load = command(env!("CARGO_BIN_EXE_sinew"));
+        load.args(["load", "echo", &server.addr, "-c", "1", "-s", "0.1", "--plot"]).arg(&plot).args(format);
+        let output = load.stdout(File::options().write(true).open("/dev/full").unwrap()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{format:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("cannot print the report: No space left on device"), "{format:?}: {}", stderr(&output));
+        // Not lost with it.
+        assert!(fs::read_to_string(&plot).unwrap().starts_with("<svg"));
+        fs::remove_file(&plot).unwrap();
+    }
+}
+
+#[test]
+fn whoever_does_not_want_the_report_may_close_its_pipe() {
+    let (server, (closed, reader)) = (Server::start(&["echo"]), UnixStream::pair().unwrap());
+    drop(reader);
+    let mut load = command(env!("CARGO_BIN_EXE_sinew"));
+    let output = load.args(["load", "echo", &server.addr, "-c", "1", "-s", "0.1"]).stdout(OwnedFd::from(closed)).output().unwrap();
+    assert_eq!((output.status.code(), &*stderr(&output)), (Some(0), ""));
 }
 
 /// Answers of a server before Ctrl-C comes.

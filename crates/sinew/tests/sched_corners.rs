@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use common::{in_child, is_child, pair, poll_until, rounds, until};
+use common::{in_child, is_child, pair, poll_until, refuse, rounds, until};
 use sinew::{Builder, Group, Io, JoinHandle, Launch, Queue, Runtime, Spin};
 
 const GRACE: Duration = Duration::from_secs(60);
@@ -403,6 +403,27 @@ fn a_runtime_that_a_bound_worker_builds_has_the_process_cpus() {
             assert_eq!(outer.run(|| sinew::blocking(described)), outside, "by a job that blocks");
             outer.run(|| drop(Runtime::builder().workers(1).cpus(cpus.clone()).build().unwrap()));
             assert_eq!(outer.run(|| Runtime::builder().workers(0).build().unwrap_err().kind()), std::io::ErrorKind::InvalidInput);
+        }
+    });
+}
+
+/// Claim: where the system refuses to bind threads, a fiber of a bound worker, or a blocking job of it, builds a runtime all the same, and hears of it where it has asked for CPUs. That worker was bound before.
+#[test]
+fn a_runtime_that_a_bound_worker_builds_needs_no_leave_to_bind() {
+    alone("a_runtime_that_a_bound_worker_builds_needs_no_leave_to_bind", || {
+        let described = || {
+            let refused = Runtime::builder().workers(1).one_cpu_per_worker(true).build().expect_err("it is refused");
+            let rt = Runtime::builder().workers(1).build().expect("it asks for no CPUs");
+            (refused.kind(), rt.run(allowed_cpus))
+        };
+        for error in [libc::EPERM, libc::EINVAL] {
+            let outer = Runtime::builder().workers(1).one_cpu_per_worker(true).build().unwrap();
+            let expected = (std::io::Error::from_raw_os_error(error).kind(), outer.run(allowed_cpus));
+            outer.run(|| {
+                refuse(libc::SYS_sched_setaffinity, error);
+                assert_eq!(described(), expected, "by a fiber");
+                assert_eq!(sinew::blocking(described), expected, "by a job that blocks");
+            });
         }
     });
 }

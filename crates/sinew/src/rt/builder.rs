@@ -263,7 +263,11 @@ impl RuntimeBuilder {
             // The caller's thread may run where its runtime has bound it. Workers of this one may run where the process may.
             Some(cpus) => {
                 fork::refuse();
-                let build = || thread::bind(cpus).and_then(|()| self.build_here());
+                let build = || {
+                    // Where the system refuses that, in a container or since the process was moved to other CPUs, the workers may run where the caller may. Who has asked for CPUs hears of it (`try_to_bind`).
+                    let _ = thread::bind(cpus);
+                    self.build_here()
+                };
                 std::thread::scope(|scope| {
                     let built = std::thread::Builder::new().spawn_scoped(scope, build)?.join();
                     built.unwrap_or_else(|payload| resume_unwind(payload))
@@ -272,7 +276,7 @@ impl RuntimeBuilder {
         }
     }
 
-    /// As `build`, on a thread that may run where the process may, as those may that it starts.
+    /// As `build`, for workers that may run where this thread may.
     fn build_here(self) -> io::Result<Runtime> {
         let topology = self.topology()?;
         let groups = self.groups(&topology)?;

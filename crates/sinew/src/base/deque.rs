@@ -148,14 +148,16 @@ impl<T, const N: usize> Deque<T, N> {
         }
     }
 
-    /// How many items a look sees: at least one where there is always one, though it is another's turn each time.
+    /// How many items a look sees, `N` at most: at least one where the owner pushes each before it takes the one before. A thief that takes that one may have seen no other, and then a look after it sees none; but the owner takes
+    /// the other itself, or tells of it (`Worker::requeued`).
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        // Acquire: meets the Release in `pop_oldest` and `steal`, and comes before the look at `newest`: what was pushed before one was taken is seen by who sees that it was. A worker that lies down counts on this: it is not called for
-        // what its owner has pushed behind one that was told of.
+        // Acquire: meets the Release in `pop_oldest` and `steal`, and comes before the look at `newest`: what its taker had pushed, or seen, before one was taken is seen by who sees that it was. A worker that lies down counts on this where
+        // the taker is the owner: it is not called for what that has pushed behind one that was told of.
         let oldest = self.oldest.load(Acquire);
         let items = self.newest.load(Relaxed).wrapping_sub(oldest) as isize;
-        items.max(0) as usize
+        // Any number may have come and gone between the two loads, if this thread was kept from its CPU there.
+        items.clamp(0, N as isize) as usize
     }
 
     /// Whether there are none. By the owner, to whom no item is under way; others look at `len`.

@@ -361,3 +361,24 @@ fn a_deque_that_always_has_one_is_never_seen_empty() {
 fn the_look_at_a_deque_needs_its_orderings() {
     check_notices("relaxed", 3, deque_never_seen_empty);
 }
+
+/// Claim: a look sees no more than there is room for, however many are pushed and taken between its two loads.
+fn deque_never_seen_overfull() {
+    const ROOM: usize = 2;
+    let deque = Arc::new(Shared(Deque::<Node, ROOM>::new()));
+    let looker = {
+        let deque = deque.clone();
+        loom::thread::spawn(move || deque.0.len())
+    };
+    for value in 0..=ROOM as u32 {
+        assert!(deque.0.push(node(value)));
+        assert_eq!(open(deque.0.pop_oldest()), value);
+    }
+    let seen = looker.join().unwrap();
+    assert!(seen <= ROOM, "{seen} in a deque of {ROOM}");
+}
+
+#[test]
+fn a_deque_is_never_seen_fuller_than_it_may_be() {
+    check(3, deque_never_seen_overfull);
+}

@@ -779,17 +779,20 @@ mod tests {
     #[test]
     fn any_and_nearest_take_no_turns_from_each_other() {
         let groups = planned(RuntimeBuilder::default().workers(8).group_size(2), two_nodes().read("0-15").expect("a machine"));
-        let any_beside_nearest = |_| {
-            let any = groups.any().index;
-            let _ = groups.nearest_to(Some(0));
-            any
-        };
-        assert!((0..8).map(any_beside_nearest).eq([0, 1, 2, 3, 0, 1, 2, 3]));
-        let nearest_beside_any = |_| {
-            let nearest = groups.nearest_to(Some(0)).index;
-            let _ = groups.any();
-            nearest
-        };
-        assert!((0..4).map(nearest_beside_any).eq([0, 2, 0, 2]));
+        // One at a node with groups, and one of which nobody knows where it runs.
+        for (cpu, near) in [(Some(0), [0, 2, 0, 2]), (None, [0, 1, 2, 3])] {
+            let any_beside_nearest = |_| {
+                let any = groups.any().index;
+                let _ = groups.nearest_to(cpu);
+                any
+            };
+            assert!((0..8).map(any_beside_nearest).eq([0, 1, 2, 3, 0, 1, 2, 3]), "beside {cpu:?}");
+            let nearest_beside_any = |_| {
+                let nearest = groups.nearest_to(cpu).index;
+                let _ = groups.any();
+                nearest
+            };
+            assert!((0..4).map(nearest_beside_any).eq(near), "{cpu:?}");
+        }
     }
 }

@@ -57,6 +57,8 @@ pub(crate) struct Groups {
     starving: AtomicUsize,
     /// Whose turn it is among all foreground groups, for fibers that may go anywhere. Those that are to be near have counts of their own, by node: with one for both, two that ask by turns would each get the same group again and again.
     turn: AtomicUsize,
+    /// The same for those that are to be near, and are at no group's node.
+    turn_of_strays: AtomicUsize,
     start_worker: StartWorker,
     pub(crate) hooks: Hooks,
     binding: Binding,
@@ -113,6 +115,7 @@ impl Groups {
                 movers: AtomicUsize::new(0),
                 starving: AtomicUsize::new(0),
                 turn: AtomicUsize::new(0),
+                turn_of_strays: AtomicUsize::new(0),
                 start_worker,
                 hooks,
                 binding,
@@ -178,7 +181,7 @@ impl Groups {
         let node = cpu.and_then(|cpu| self.binding.machine.node_of(cpu));
         let near = |group: &&Group| group.settings.node.is_none() || group.settings.node == node;
         match foreground.iter().filter(near).count() {
-            0 => self.any(),
+            0 => self.next_by(&self.turn_of_strays),
             count => {
                 let first = foreground.iter().find(near).expect("so many were counted");
                 foreground.iter().filter(near).nth(first.next_turn() % count).expect("so many were counted")
@@ -188,7 +191,12 @@ impl Groups {
 
     /// A foreground group for a fiber that may be anywhere: by turns.
     pub(crate) fn any(&self) -> &Group {
-        &self.all[self.turn.fetch_add(1, Relaxed) % self.foreground]
+        self.next_by(&self.turn)
+    }
+
+    /// The foreground group whose turn it is by this count.
+    fn next_by(&self, turn: &AtomicUsize) -> &Group {
+        &self.all[turn.fetch_add(1, Relaxed) % self.foreground]
     }
 
     /// The groups whose workers steal from this one.

@@ -308,7 +308,7 @@ impl Group {
         self.queued.fetch_add(count, Relaxed);
     }
 
-    /// Wakes workers for what was queued quietly and has not run since.
+    /// Wakes workers for as many fibers as were queued quietly, but for no more than any worker may take now: those may have run since.
     pub(crate) fn flush(&self) {
         match self.quiet.take() {
             0 => {}

@@ -1,6 +1,6 @@
 //! How many fibers were queued quietly, and whether they have been told of since.
 //!
-//! A flush wakes workers for those that are still there, and for nobody else's sake: what was queued quietly may have run long ago. It finds that out by a look at the queues. But a worker that makes room among its children has some of
+//! A flush wakes workers for as many as these, but for no more than there are to take, quiet or not: what was queued quietly may have run long ago. It finds that out by a look at the queues. But a worker that makes room among its children has some of
 //! them in nobody's queue for a moment: a flush that looks then does not see them, and neither does a worker that it has woken. So whoever has moved quiet ones asks whether there was a flush since they were made, and tells of them if so.
 //!
 //! # Memory order
@@ -32,7 +32,7 @@ impl Quiet {
         self.count.load(Relaxed) != 0
     }
 
-    /// Begins a flush: so many were queued since the last one. The caller wakes workers for those of them that it finds queued after this.
+    /// Begins a flush: so many were queued since the last one. The caller wakes workers for no more of them than it finds queued after this.
     pub(crate) fn take(&self) -> usize {
         // Acquire: meets the Release in `note`.
         let count = self.count.swap(0, Acquire);

@@ -31,7 +31,7 @@ const BLOCK_LINES: usize = size_of::<Control>() / 64;
 const HELD_NS: u64 = 1_000_000;
 
 impl Worker {
-    /// Tells the kernel what this worker's fibers ask of it, and readies those that it has answered. A worker with nothing else to do leaves that to its sleep, which is the same system call.
+    /// Tells the kernel what this worker's fibers ask of it, and readies those that it has answered. A worker with nothing else to do leaves that to its sleep, which is the same system call; but one whose epoll instance [is due](Source::is_due) asks before that, by a call of its own.
     pub(super) fn look_at_source(&self) {
         let woken = List::new();
         let turns = self.turn.get().wrapping_sub(self.asked_turn.get());

@@ -183,7 +183,47 @@ fn a_stream_goes_on_in_another_runtime() {
     }
 }
 
-/// No fiber could be had to wait in place of a future: that poll is told so, and the next, when there are some again, waits.
+/// Claim: those who were to wait and were ended unrun with their runtimes, however many, leave nothing to the next poll, which waits. Each is queued behind one that holds its worker until the shutdown has begun.
+#[test]
+fn runtimes_that_end_before_anybody_waits_leave_nothing_to_the_next() {
+    use futures::io::AsyncRead;
+    use futures::task::ArcWake;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+    #[derive(Default)]
+    struct Wakes(AtomicU64);
+    impl ArcWake for Wakes {
+        fn wake_by_ref(wakes: &Arc<Self>) {
+            wakes.0.fetch_add(1, Relaxed);
+        }
+    }
+    let wakes = Arc::new(Wakes::default());
+    let waker = futures::task::waker(wakes.clone());
+    let poll = move |near: &mut sinew::net::Async<UnixStream>| Pin::new(near).poll_read(&mut Context::from_waker(&waker), &mut [0; 4]);
+    let (near, _far) = UnixStream::pair().unwrap();
+    let mut near = near.into_async();
+    for round in 0..3 {
+        let runtime = sinew::Runtime::builder().workers(1).build().unwrap();
+        let gate = common::Gate::default();
+        let polled = runtime.spawn({
+            let (gate, poll) = (gate.clone(), poll.clone());
+            move || {
+                let first = poll(&mut near);
+                gate.hold();
+                (near, first)
+            }
+        });
+        common::poll_until("the worker to be held", || gate.held() == 1);
+        assert!(runtime.shutdown_timeout(std::time::Duration::from_millis(1)).is_err(), "the worker is held");
+        gate.open();
+        let first: Poll<_>;
+        (near, first) = polled.join().unwrap();
+        assert!(first.is_pending(), "round {round}: {first:?}");
+        common::poll_until("the end of who was to wait", || wakes.0.load(Relaxed) == round + 1);
+    }
+}
+
+/// No fiber could be had to wait in place of a future: those polls are told so, and the next, when there are some again, waits.
 #[test]
 fn a_poll_that_had_no_fiber_leaves_nothing_to_the_next() {
     use futures::io::AsyncRead;
@@ -204,7 +244,9 @@ fn a_poll_that_had_no_fiber_leaves_nothing_to_the_next() {
         while let Ok(hog) = sinew::Builder::new().spawn(sinew::park) {
             hogs.push(hog);
         }
-        assert!(matches!(poll(), std::task::Poll::Ready(Err(_))), "there was a fiber");
+        for _ in 0..2 {
+            assert!(matches!(poll(), std::task::Poll::Ready(Err(_))), "there was a fiber");
+        }
         sinew::hidden::limit_blocks(usize::MAX);
         let next = poll();
         assert!(next.is_pending(), "{next:?}");

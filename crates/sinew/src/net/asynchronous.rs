@@ -14,8 +14,10 @@ use std::time::Duration;
 
 use super::unix::UnixStream;
 use super::{TcpStream, calls};
+use crate::fiber::Verdict;
 use crate::os::lock::Lock;
 use crate::rt::cancel::cancelled;
+use crate::rt::context::fiber;
 use crate::rt::io::{Interest, owes_a_turn, poll};
 use crate::rt::spawn::{Builder, JoinHandle};
 use crate::rt::wait::sleep;
@@ -65,8 +67,6 @@ struct Side {
 const IN_VAIN_MAX: u32 = 3;
 const PAUSE: Duration = Duration::from_micros(100);
 const PAUSES_MAX: u32 = 100;
-/// Fibers in a row that were to wait and were dropped unrun, after which a poll fails: one may have been of a runtime that is gone, but where there are no stacks each is, and wakes the future at once.
-const UNRUN_MAX: u32 = 2;
 
 #[derive(Default)]
 struct Shared {
@@ -76,8 +76,6 @@ struct Shared {
     waits: bool,
     /// Why it could not, for the next poll. Nothing if it was ended with its runtime: the next poll may be in another, and in the same one is told so when it spawns.
     failed: Option<io::Error>,
-    /// How many in a row were never run.
-    unrun: u32,
 }
 
 impl Default for Lock<Shared> {
@@ -177,11 +175,7 @@ impl<S: Stream> Async<S> {
         let waker = cx.waker().clone();
         let (replaced, waits, failed) = {
             let mut shared = side.shared.lock();
-            let never_runs = || io::Error::other("no fiber could be run to wait: there is no stack for one");
-            let failed = shared.failed.take().or_else(|| (shared.unrun >= UNRUN_MAX).then(never_runs));
-            if failed.is_some() {
-                shared.unrun = 0;
-            }
+            let failed = shared.failed.take();
             let waits = failed.is_none() && std::mem::replace(&mut shared.waits, true);
             (shared.waker.replace(waker), waits, failed)
         };
@@ -191,7 +185,7 @@ impl<S: Stream> Async<S> {
         }
         if !waits {
             let stream = self.stream.clone();
-            let deputy = Deputy { shared: side.shared.clone(), failed: None, ran: false };
+            let deputy = Deputy { shared: side.shared.clone(), failed: None };
             let pause = PAUSE * side.in_vain.saturating_sub(IN_VAIN_MAX).min(PAUSES_MAX);
             side.in_vain = side.in_vain.saturating_add(1);
             match Builder::new().spawn(move || deputy.wait(&*stream, interest, pause)) {
@@ -207,26 +201,30 @@ impl<S: Stream> Async<S> {
 struct Deputy {
     shared: Arc<Lock<Shared>>,
     failed: Option<io::Error>,
-    ran: bool,
 }
 
 impl Deputy {
     fn wait(mut self, stream: &impl Stream, interest: Interest, pause: Duration) {
-        self.ran = true;
         if !pause.is_zero() {
             sleep(pause);
         }
         self.failed = poll(stream.socket(), interest).err().filter(|_| !cancelled());
     }
+
+    /// Why it is dropped unrun, if its fiber is: where there is no stack, another would be as well, and wake the future at once. One that was ended with its runtime, or could not be made, has nothing to
+    /// tell the next poll.
+    fn no_stack() -> Option<io::Error> {
+        let (_, me) = fiber()?;
+        (me.verdict() == Verdict::NoStack).then(|| io::Error::other("no fiber could be run to wait: there is no stack for one"))
+    }
 }
 
 impl Drop for Deputy {
     fn drop(&mut self) {
-        let failed = self.failed.take();
+        let failed = self.failed.take().or_else(Self::no_stack);
         let (waker, replaced) = {
             let mut shared = self.shared.lock();
             shared.waits = false;
-            shared.unrun = if self.ran { 0 } else { shared.unrun + 1 };
             (shared.waker.take(), std::mem::replace(&mut shared.failed, failed))
         };
         drop(replaced);

@@ -114,6 +114,52 @@ fn a_dropped_stream_ends_for_its_peer() {
     }
 }
 
+/// Claim: a stream whose close resets it does so also if it is dropped while a fiber waits in its future's place: the peer sees no end, neither before that fiber has run nor after.
+#[test]
+fn a_dropped_stream_is_reset_as_a_closed_one() {
+    use futures::FutureExt;
+    use futures::io::{AsyncRead, AsyncReadExt};
+    use std::io::{ErrorKind, Read, Write};
+    use std::os::fd::AsRawFd;
+    /// In which that fiber has run. Arbitrary: far more than it takes, and seconds at most.
+    const TURNS_MAX: usize = 1_000_000;
+    /// Drops `near` while a fiber waits for it, and `unread` has come.
+    fn check<F: Read + Write>(mut near: impl AsyncRead + Unpin, mut far: F, unread: &[u8], has_come: impl Fn(&F) -> bool, what: &str) {
+        assert!(sinew::block_on(async { near.read(&mut [0; 4]).now_or_never() }).is_none());
+        // The fiber begins to wait. It does not go on while this one holds the one worker.
+        sinew::yield_now();
+        far.write_all(unread).unwrap();
+        common::poll_until("what was sent to have come", || has_come(&far));
+        drop(near);
+        let mut seen = || far.read(&mut [0; 4]).map_err(|error| error.kind());
+        assert_eq!(seen(), Err(ErrorKind::WouldBlock), "{what}: before that fiber has run");
+        let mut turns = std::iter::repeat_with(|| (sinew::yield_now(), seen()).1).take(TURNS_MAX);
+        let after = turns.find(|seen| *seen != Err(ErrorKind::WouldBlock));
+        assert_eq!(after, Some(Err(ErrorKind::ConnectionReset)), "{what}");
+    }
+    /// Whether the peer has got all that was sent.
+    fn has_come(far: &std::net::TcpStream) -> bool {
+        let mut left = 0;
+        // SAFETY: the number outlives the call.
+        assert_eq!(unsafe { libc::ioctl(far.as_raw_fd(), libc::TIOCOUTQ, &mut left) }, 0);
+        left == 0
+    }
+    on_both(|| {
+        for (linger, unread) in [(Some(std::time::Duration::ZERO), &b""[..]), (None, b"unread")] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            far.set_nonblocking(true).unwrap();
+            let near = listener.accept().unwrap().0;
+            near.set_linger(linger).unwrap();
+            check(near.into_async(), far, unread, has_come, &format!("TCP, linger {linger:?}"));
+        }
+        let (near, far) = UnixStream::pair().unwrap();
+        let far = std::os::unix::net::UnixStream::from(far);
+        far.set_nonblocking(true).unwrap();
+        check(near.into_async(), far, b"unread", |_| true, "Unix");
+    });
+}
+
 /// Claim: to close the writes of a stream that its peer has reset is no error, as with tokio's.
 #[test]
 fn a_reset_stream_closes_without_an_error() {

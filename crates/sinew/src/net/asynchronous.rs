@@ -6,11 +6,13 @@
 use std::fmt;
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+
+use socket2::SockRef;
 
 use super::unix::UnixStream;
 use super::{TcpStream, calls};
@@ -26,7 +28,9 @@ use crate::rt::wait::sleep;
 ///
 /// The stream's time-outs and `set_nonblocking` mean nothing to it: a future waits until it is ready, or dropped.
 ///
-/// Dropped, it is closed as soon as no fiber waits in the place of its futures; where one does, it is shut down on the spot, unless it was cloned or its descriptor asked for.
+/// Dropped, it is closed as soon as no fiber waits in the place of its futures; where one does, it is shut down on the spot, unless it was cloned or its descriptor asked for. One whose close
+/// resets it (something that came was not read, or a [linger](TcpStream::set_linger) of zero) is not: the peer is not to take that for an end, and learns of it when that fiber has run, which waits as any
+/// other for a worker that computes.
 ///
 /// # Suspends
 /// A poll never waits. One that is made in a fiber and has done something lets others run from time to time, as every call of ours does that need not wait.
@@ -91,7 +95,7 @@ pub trait Stream: Send + Sync + 'static {
     fn try_read(&self, buf: &mut [u8]) -> io::Result<usize>;
     fn try_write(&self, buf: &[u8]) -> io::Result<usize>;
     fn close_writes(&self) -> io::Result<()>;
-    /// Has the peer see the end, though the socket cannot be closed yet; nothing if there may be a duplicate of it, which is to go on.
+    /// Has the peer see the end, though the socket cannot be closed yet; nothing if there may be a duplicate of it, which is to go on, or if the peer is to see no end.
     fn end(&self);
 }
 
@@ -123,7 +127,7 @@ macro_rules! stream {
             }
 
             fn end(&self) {
-                if !self.descriptor.may_have_duplicates() {
+                if !self.descriptor.may_have_duplicates() && !resets(self.socket()) {
                     // It fails where the peer has ended it.
                     let _ = self.shutdown(Shutdown::Both);
                 }
@@ -140,6 +144,19 @@ macro_rules! stream {
 }
 
 stream!(TcpStream, UnixStream);
+
+/// Whether to close this stream resets it: because it is to, or because something was not read. To shut it down does not, and the peer takes that for the end; of TCP it sees nothing else after it.
+fn resets(socket: BorrowedFd<'_>) -> bool {
+    matches!(SockRef::from(&socket).linger(), Ok(Some(Duration::ZERO))) || unread(socket) > 0
+}
+
+/// The bytes that have come and were not read.
+fn unread(socket: BorrowedFd<'_>) -> libc::c_int {
+    let mut bytes = 0;
+    // SAFETY: the number outlives the call. It does not fail at a stream, and would leave the number as it is.
+    unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONREAD, &mut bytes) };
+    bytes
+}
 
 impl<S: Stream> Async<S> {
     /// The stream, for what does not wait.

@@ -160,6 +160,32 @@ fn a_dropped_stream_is_reset_as_a_closed_one() {
     });
 }
 
+/// Claim: a stream that a forked child drops, while a fiber of the parent waits for it, is dropped quietly there, and goes on in the parent.
+#[test]
+fn a_stream_dropped_in_a_forked_child_goes_on_in_the_parent() {
+    use futures::FutureExt;
+    use futures::io::AsyncReadExt;
+    use std::io::Write;
+    let (near, far) = UnixStream::pair().unwrap();
+    let mut near = near.into_async();
+    assert!(sinew::block_on(async { near.read(&mut [0; 4]).now_or_never() }).is_none());
+    // SAFETY: the child only drops, and leaves by `_exit`; its alarm ends one that hangs.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: as above.
+        unsafe { libc::alarm(30) };
+        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(near)));
+        // SAFETY: as above.
+        unsafe { libc::_exit(i32::from(dropped.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    (&far).write_all(b"on").unwrap();
+    assert_eq!(sinew::block_on(async { near.read(&mut [0; 4]).await }).unwrap(), 2);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
+}
+
 /// Claim: to close the writes of a stream that its peer has reset is no error, as with tokio's.
 #[test]
 fn a_reset_stream_closes_without_an_error() {

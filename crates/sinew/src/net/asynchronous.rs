@@ -17,6 +17,7 @@ use socket2::SockRef;
 use super::unix::UnixStream;
 use super::{TcpStream, calls};
 use crate::fiber::Verdict;
+use crate::os::fork;
 use crate::os::lock::Lock;
 use crate::rt::cancel::cancelled;
 use crate::rt::context::fiber;
@@ -296,8 +297,12 @@ impl<S: Stream> tokio::io::AsyncWrite for Async<S> {
 }
 
 impl<S: Stream> Drop for Async<S> {
-    /// Nobody is to wait for it any more. It is closed by the last of those who do, which may be of a worker that computes; the peer need not wait for that.
+    /// Nobody is to wait for it any more. It is closed by the last of those who do, which may be of a worker that computes; the peer need not wait for that. In a forked child
+    /// nobody waits, the connection is the parent's, and its locks may be held by threads that are not there.
     fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
         if self.sides.iter().any(|side| side.shared.lock().waits) {
             self.stream.end();
         }

@@ -186,6 +186,26 @@ fn a_stream_dropped_in_a_forked_child_goes_on_in_the_parent() {
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
 }
 
+/// Claim: a type of a user's own may have a stream of any kind in it, and a drop, without a bound. It is checked by the compiler.
+#[test]
+fn a_stream_of_any_kind_may_be_part_of_a_type() {
+    use std::io::Read;
+    #[derive(Debug)]
+    struct Connection<S> {
+        stream: sinew::net::Async<S>,
+    }
+    impl<S> Drop for Connection<S> {
+        fn drop(&mut self) {
+            let _stream: &S = self.stream.get_ref();
+        }
+    }
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let near = Connection { stream: near.into_async() };
+    assert_eq!(format!("{near:?}"), "Connection { stream: Async { .. } }");
+    drop(near);
+    assert_eq!(far.read(&mut [0; 4]).unwrap(), 0);
+}
+
 /// Claim: to close the writes of a stream that its peer has reset is no error, as with tokio's.
 #[test]
 fn a_reset_stream_closes_without_an_error() {

@@ -52,10 +52,12 @@ use crate::rt::wait::sleep;
 /// # }
 /// # std::io::Result::Ok(())
 /// ```
-pub struct Async<S: Stream> {
+pub struct Async<S> {
     stream: Arc<S>,
     /// By direction.
     sides: [Side; 2],
+    /// [`Stream::end`]. Here because a drop has the bounds of its type, and whoever names this one in a type of his own cannot write a bound that is private.
+    end: fn(&S),
 }
 
 #[derive(Default)]
@@ -138,7 +140,7 @@ macro_rules! stream {
         impl $stream {
             /// This stream for futures, with `AsyncRead` and `AsyncWrite` of `futures-io` and of tokio.
             pub fn into_async(self) -> Async<Self> {
-                Async { stream: Arc::new(self), sides: Default::default() }
+                Async { stream: Arc::new(self), sides: Default::default(), end: Self::end }
             }
         })*
     };
@@ -159,7 +161,7 @@ fn unread(socket: BorrowedFd<'_>) -> libc::c_int {
     bytes
 }
 
-impl<S: Stream> Async<S> {
+impl<S> Async<S> {
     /// The stream, for what does not wait.
     pub fn get_ref(&self) -> &S {
         &self.stream
@@ -296,7 +298,7 @@ impl<S: Stream> tokio::io::AsyncWrite for Async<S> {
     }
 }
 
-impl<S: Stream> Drop for Async<S> {
+impl<S> Drop for Async<S> {
     /// Nobody is to wait for it any more. It is closed by the last of those who do, which may be of a worker that computes; the peer need not wait for that. In a forked child
     /// nobody waits, the connection is the parent's, and its locks may be held by threads that are not there.
     fn drop(&mut self) {
@@ -304,13 +306,13 @@ impl<S: Stream> Drop for Async<S> {
             return;
         }
         if self.sides.iter().any(|side| side.shared.lock().waits) {
-            self.stream.end();
+            (self.end)(&self.stream);
         }
         self.sides.iter().filter_map(|side| side.fiber.as_ref()).for_each(|fiber| fiber.cancel());
     }
 }
 
-impl<S: Stream> fmt::Debug for Async<S> {
+impl<S> fmt::Debug for Async<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Async").finish_non_exhaustive()
     }

@@ -29,9 +29,11 @@ use crate::rt::wait::sleep;
 ///
 /// The stream's time-outs and `set_nonblocking` mean nothing to it: a future waits until it is ready, or dropped.
 ///
-/// Dropped, it is closed as soon as no fiber waits in the place of its futures; where one does, it is shut down on the spot, unless it was cloned or its descriptor asked for. One whose close
-/// resets it (something that came was not read, or a [linger](TcpStream::set_linger) of zero) is not: the peer is not to take that for an end, and learns of it when that fiber has run, which waits as any
-/// other for a worker that computes.
+/// Dropped, it is closed as soon as no fiber waits in the place of its futures. Where one does, it is shut down on the spot, so that the peer sees the end whatever that fiber's worker does. It is not:
+/// - if there may be a duplicate that is to go on: it was cloned, its descriptor was asked for, or it was taken from std or from a descriptor;
+/// - if its close resets it, which the peer is not to take for an end: something that came was not read, or it has a [linger](TcpStream::set_linger) of zero.
+///
+/// Then the peer learns of it when that fiber has run.
 ///
 /// # Suspends
 /// A poll never waits. One that is made in a fiber and has done something lets others run from time to time, as every call of ours does that need not wait.

@@ -412,6 +412,39 @@ fn streams_that_are_always_ready_let_others_run() {
     });
 }
 
+/// Claim: a fiber that unwinds is not switched away by polls that find something: others would see its panic, by the thread's count.
+#[test]
+fn streams_that_are_always_ready_switch_nobody_away_who_unwinds() {
+    use futures::io::AsyncReadExt;
+    use std::io::Write;
+    const BYTES: usize = 1000;
+    struct ReadsInDrop(sinew::net::Async<UnixStream>);
+    impl Drop for ReadsInDrop {
+        fn drop(&mut self) {
+            sinew::block_on(async {
+                for _ in 0..BYTES {
+                    self.0.read_exact(&mut [0]).await.unwrap();
+                }
+            });
+        }
+    }
+    on_both(|| {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        far.write_all(&[7; BYTES]).unwrap();
+        let unwinds = sinew::spawn(move || {
+            let _reads = ReadsInDrop(near.into_async());
+            // The other has begun.
+            sinew::yield_now();
+            std::panic::resume_unwind(Box::new(()));
+        });
+        while !unwinds.is_finished() {
+            assert!(!std::thread::panicking(), "it was switched away");
+            sinew::yield_now();
+        }
+        assert!(unwinds.join().is_err());
+    });
+}
+
 /// A clone that std has got is blocking, and so is the socket; but no poll blocks.
 #[test]
 fn a_stream_that_std_has_a_clone_of_blocks_no_worker() {

@@ -484,6 +484,59 @@ fn other_fibers_of_the_worker_do_everything_while_one_unwinds() {
     });
 }
 
+/// Makes a call in its drop, as often as calls that need not wait let others run many times over.
+struct CallsInDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for CallsInDrop<F> {
+    fn drop(&mut self) {
+        (0..1000).for_each(|_| (self.0)());
+    }
+}
+
+/// Claim: a fiber that unwinds is not switched away by calls that need not wait, for the sake of others: those would see its panic, by the thread's count.
+#[test]
+fn calls_that_need_not_wait_switch_nobody_away_who_unwinds() {
+    type Call<'a> = (&'static str, Box<dyn FnMut() + Send + 'a>);
+    in_time(|| {
+        runtime(1).run(|| {
+            let (near, _far) = sinew::net::unix::UnixStream::pair().unwrap();
+            near.set_nonblocking(true).unwrap();
+            // It ends with its input, and so with this process.
+            let mut child = sinew::process::Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+            let input = child.stdin.take();
+            let signals = sinew::signal::Signals::new([sinew::signal::Signal::USR2]).unwrap();
+            let mut calls: [Call<'_>; 3] = [
+                ("a socket's read", Box::new(move || drop((&near).read(&mut [0; 4]).unwrap_err()))),
+                ("a child's", Box::new(|| assert!(child.try_wait().unwrap().is_none()))),
+                ("a signal's", Box::new(|| assert!(signals.try_wait().is_none()))),
+            ];
+            for (name, call) in &mut calls {
+                let (done, mut seen) = (AtomicBool::new(false), false);
+                sinew::scope(|s| {
+                    s.spawn(|| {
+                        while !done.load(SeqCst) {
+                            seen |= panicking();
+                            sinew::yield_now();
+                        }
+                    });
+                    let unwinds = s.spawn(|| {
+                        let _calls = CallsInDrop(call);
+                        // The other has begun.
+                        sinew::yield_now();
+                        resume_unwind(Box::new(()));
+                    });
+                    assert!(unwinds.join().is_err());
+                    done.store(true, SeqCst);
+                });
+                assert!(!seen, "{name}");
+            }
+            drop(calls);
+            drop(input);
+            assert!(child.wait().unwrap().success());
+        });
+    });
+}
+
 #[test]
 fn many_fibers_unwind_at_once_and_end_in_any_order() {
     in_time(|| {

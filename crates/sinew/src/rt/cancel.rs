@@ -123,6 +123,7 @@ impl From<Cut> for io::Error {
 /// | reads, writes, `connect` and `accept` of [sockets](crate::net) | yes, unless they can go on at once; a write by the ring always | yes | nothing was read, written or accepted |
 /// | reads and writes of [pipes](crate::io::pipe()) and of a child's, of [`stdin`](crate::io::stdin), [`io::poll`](crate::io::poll) | yes, unless they can go on at once | yes | what was not read or written |
 /// | [`Child::wait`](crate::process::Child::wait), [`ctrl_c`](crate::signal::ctrl_c), [`signal::wait`](crate::signal::wait), [`Signals::wait`](crate::signal::Signals::wait) | yes | yes | the wait |
+/// | [`Child::try_wait`](crate::process::Child::try_wait), [`Signals::try_wait`](crate::signal::Signals::try_wait) | only for a turn of others, after very many | no | |
 /// | [`output`](crate::process::Command::output), [`status`](crate::process::Command::status), [`wait_with_output`](crate::process::Child::wait_with_output) | yes | yes | the child is killed |
 /// | [`Command::spawn`](crate::process::Command::spawn), writes to [`stdout`](crate::io::stdout) and [`stderr`](crate::io::stderr) | yes | at their entry | all |
 /// | [`block_on`](crate::block_on) | yes | no | |

@@ -129,12 +129,12 @@ impl Worker {
         me.set_bound(false);
     }
 
-    /// The running fiber `me` has done I/O without having had to wait; from time to time it lets others run for that, if it may suspend.
+    /// The running fiber `me` has done I/O without having had to wait; from time to time it lets others run for that, if it may suspend and does not unwind (as in [`look_at_calls`](Self::look_at_calls)).
     #[inline]
     pub(crate) fn count_gift(&self, me: &Control) {
         let gifts = self.gifts.get() + 1;
         self.gifts.set(gifts);
-        if gifts >= GIFTS && !me.must_not_suspend() {
+        if gifts >= GIFTS && !me.must_not_suspend() && !std::thread::panicking() {
             self.pay_for_gifts();
             self.yield_now(me);
         }
@@ -144,7 +144,7 @@ impl Worker {
     #[cfg(any(feature = "futures-io", feature = "tokio-io"))]
     pub(crate) fn owes_a_turn(&self) -> bool {
         self.gifts.set(self.gifts.get() + 1);
-        let owes = self.gifts.get() >= GIFTS;
+        let owes = self.gifts.get() >= GIFTS && !std::thread::panicking();
         if owes {
             self.pay_for_gifts();
         }

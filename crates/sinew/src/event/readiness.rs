@@ -340,6 +340,7 @@ impl Watch {
         }
     }
 
+    #[cfg(any(feature = "futures-io", feature = "tokio-io"))]
     pub(crate) fn is_duplicated(&self) -> bool {
         self.is_duplicated.load(Relaxed)
     }

@@ -206,6 +206,7 @@ impl<S: AsFd> Descriptor<S> {
         self.watch.note_duplicate();
     }
 
+    #[cfg(any(feature = "futures-io", feature = "tokio-io"))]
     pub(crate) fn may_have_duplicates(&self) -> bool {
         self.watch.is_duplicated()
     }

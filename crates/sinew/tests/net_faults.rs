@@ -207,6 +207,30 @@ fn a_connection_is_not_lost_with_an_acceptor_that_has_no_descriptor() {
     });
 }
 
+/// Claim: a loop of calls whose time-out is over at once lets others run also where there is no descriptor to wait with: it does not keep those from running that it waits for.
+#[test]
+fn a_loop_of_calls_that_are_late_holds_nobody_without_descriptors() {
+    const NAME: &str = "a_loop_of_calls_that_are_late_holds_nobody_without_descriptors";
+    const TRIES_MAX: usize = 1000;
+    if !is_child(NAME) {
+        for io in ["uring", "epoll"] {
+            let child = in_child(NAME, &[("SINEW_IO", io)]);
+            assert!(child.status.success(), "{io}: {}", String::from_utf8_lossy(&child.stderr));
+        }
+        return;
+    }
+    Runtime::builder().workers(1).build().unwrap().run(|| {
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        near.set_read_timeout(Some(Duration::from_nanos(1))).unwrap();
+        let limit = forbid_descriptors();
+        let writer = sinew::spawn(move || far.write_all(b"x").map(|()| far));
+        let read = (0..TRIES_MAX).find_map(|_| near.read(&mut [0; 8]).ok());
+        allow_descriptors(&limit);
+        assert_eq!(read, Some(1), "nothing came in {TRIES_MAX} tries");
+        writer.join().unwrap().unwrap();
+    });
+}
+
 /// A worker's first wait for I/O finds no descriptor for its source: no call on a descriptor that is open fails for that. It waits by pauses, is cut short as ever, says so once, and waits at the source as
 /// soon as there can be one.
 #[test]

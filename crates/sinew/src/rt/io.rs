@@ -409,6 +409,8 @@ fn would_block() -> io::Error {
 fn pause_for_room(error: io::Error, pauses: &mut Pauses, deadline_ns: u64) -> io::Result<()> {
     let Some(what) = what_is_short(&error) else { return Err(error) };
     if passed(deadline_ns) {
+        // As where the wait could begin: who tries again and again waits for a fiber that may be of this worker.
+        count_gift();
         return Err(would_block());
     }
     if SHORTAGE.is_news() {

@@ -47,7 +47,7 @@ const UNANSWERED: &str = "no answer by the end";
 
 /// What is to be done.
 pub(super) struct Plan {
-    /// Of the server, one at least: the first at which a connection succeeds is the one that all use.
+    /// Of the server, one at least: the first that answers whoever connects first is the one that all use; if none does, each connection tries them all.
     pub(super) addrs: Vec<SocketAddr>,
     pub(super) talk: Talk,
     pub(super) connections: usize,
@@ -118,8 +118,8 @@ struct Run {
     opening: Semaphore,
     /// Connections that have not been tried yet.
     tried: Latch,
-    /// That of all connections. Whoever is the first to connect finds it, and the others wait for him.
-    addr: OnceLock<SocketAddr>,
+    /// That of all connections, if there is one. Whoever is the first to connect looks for it, and the others wait for him.
+    addr: OnceLock<Option<SocketAddr>>,
     connected: AtomicUsize,
     begin: Event,
     /// When it began. Not set at `begin`: there is nothing to be done.
@@ -220,15 +220,30 @@ impl Run {
         }
     }
 
-    /// The first of all tries one address after the other, and stays with the last if none answers.
+    /// The first of all tries all addresses. If none has answered him, each does so for himself: the server may come yet, at any of them.
     fn connect(&self, number: usize) -> Result<Client, Fault> {
-        let connect = |addr: &SocketAddr| Client::connect(addr, &self.plan.talk, number);
-        let (addrs, mut first) = (&self.plan.addrs, None);
+        let mut first = None;
         let addr = self.addr.get_or_init(|| {
-            let found = addrs.iter().find(|addr| first.insert(connect(addr)).is_ok());
-            *found.or(addrs.last()).expect("a server has an address")
+            let (addr, done) = self.try_all(number);
+            first = Some(done);
+            addr
         });
-        first.unwrap_or_else(|| connect(addr))
+        match (first, addr) {
+            (Some(done), _) => done,
+            (None, Some(addr)) => self.connect_to(addr, number),
+            (None, None) => self.try_all(number).1,
+        }
+    }
+
+    /// Tries one address after the other. Gives the one that answered, and what came of the last try.
+    fn try_all(&self, number: usize) -> (Option<SocketAddr>, Result<Client, Fault>) {
+        let mut last = None;
+        let found = self.plan.addrs.iter().find(|addr| last.insert(self.connect_to(addr, number)).is_ok());
+        (found.copied(), last.expect("a server has an address"))
+    }
+
+    fn connect_to(&self, addr: &SocketAddr, number: usize) -> Result<Client, Fault> {
+        Client::connect(addr, &self.plan.talk, number)
     }
 
     /// One request, with a new connection if there is none.
@@ -502,9 +517,28 @@ mod tests {
         let fibers: Vec<_> =
             (0..10).map(|number| (run.clone(), number)).map(|(run, number)| runtime.spawn(move || run.open(number))).collect();
         assert!(fibers.into_iter().all(|fiber| fiber.join().unwrap().is_some()));
-        assert_eq!((run.connected.load(Relaxed), run.addr.get()), (10, Some(&addr)));
+        assert_eq!((run.connected.load(Relaxed), run.addr.get()), (10, Some(&Some(addr))));
         // The address that did not answer is no fault.
         assert_eq!(run.collect().errors, BTreeMap::new());
+    }
+
+    /// Claim: where no address answered whoever connected first, a server that comes to one of them is found, whichever it is.
+    #[test]
+    fn a_server_that_comes_late_is_found_at_any_address() {
+        let runtime = Runtime::builder().workers(1).build().unwrap();
+        for at in 0..3 {
+            // So nobody else has the port.
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let addrs = [2, 3, 4].map(|host| deserted(&listener, host));
+            let run = Arc::new(Run::new(Plan { addrs: addrs.to_vec(), ..plan(None, 3) }, 1));
+            let open = |number| {
+                let run = run.clone();
+                runtime.spawn(move || run.open(number).is_some()).join().unwrap()
+            };
+            assert!(!open(0), "nobody listens");
+            let _server = TcpListener::bind(addrs[at]).unwrap();
+            assert!(open(1) && open(2), "{addrs:?}, of which {at} answers");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod run;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -222,7 +222,8 @@ impl<'a> PlotFile<'a> {
 
     fn failure(path: &Path, error: &io::Error) -> Failure {
         let why = match error.kind() {
-            _ if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+            // Also what the system says of a socket, and of a device that is not there.
+            _ if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) && is_fifo(path) => {
                 "nobody reads from it; start its reader first, or name a plain file".into()
             }
             io::ErrorKind::AlreadyExists if path.is_symlink() => {
@@ -232,6 +233,10 @@ impl<'a> PlotFile<'a> {
         };
         Failure::new(format!("cannot write the plot to '{}': {why}", path.display()))
     }
+}
+
+fn is_fifo(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
 /// Whether it is the file that the report goes to: one of them would be lost. What is no file, such as a pipe, takes both.

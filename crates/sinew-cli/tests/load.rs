@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Output, Stdio};
@@ -224,6 +224,16 @@ fn a_pipe_that_nobody_reads_is_refused_as_a_plot() {
     fs::remove_file(&plot).unwrap();
     assert!(stderr(&output).contains("nobody reads from it; start its reader first"), "{}", stderr(&output));
     assert_eq!(stdout(&output), "");
+}
+
+/// The system's error is that of a pipe that nobody reads, but there is no reader to be started.
+#[test]
+fn a_socket_is_refused_as_a_plot_in_the_systems_words() {
+    let plot = temporary("socket");
+    let _socket = UnixListener::bind(&plot).unwrap();
+    let output = plotted_in_vain(plot.to_str().unwrap());
+    fs::remove_file(&plot).unwrap();
+    assert!(stderr(&output).contains(&format!("to '{}': No such device or address", plot.display())), "{}", stderr(&output));
 }
 
 #[test]

@@ -12,7 +12,10 @@ use socket2::{SockAddr, SockRef};
 
 use crate::fiber::why::At;
 use crate::os::{clock, socket};
-use crate::rt::io::{Call, Descriptor, Direction, Take, Try, count, count_gift, perform, perform_at_once, perform_until, ring_length};
+use crate::rt::io::{
+    Call, Descriptor, Direction, Take, Try, ask_at_once, asks_at_once, count, count_gift, perform, perform_at_once, perform_until,
+    ring_length,
+};
 use crate::rt::pauses::Pauses;
 
 // `MSG_DONTWAIT`: who has a clone of the socket may have given it to std, which makes it blocking, for all of them.
@@ -110,6 +113,22 @@ pub(super) fn receive<S: AsFd>(descriptor: &Descriptor<S>, buf: &mut [u8], short
         // As a read: `recv` would wait.
         return Ok(0);
     }
+    match asks_at_once(descriptor, Direction::Read, false) {
+        true => receive_at_once(descriptor, buf, short),
+        false => receive_slowly(descriptor, buf, short),
+    }
+}
+
+/// Not inlined, as the next: the frame of each is to be there in its own waits only.
+#[inline(never)]
+#[track_caller]
+fn receive_at_once<S: AsFd>(descriptor: &Descriptor<S>, buf: &mut [u8], short: Short) -> io::Result<usize> {
+    ask_at_once(descriptor, &mut Receive { buf, short }).unwrap_or_else(|| receive_slowly(descriptor, buf, short))
+}
+
+#[inline(never)]
+#[track_caller]
+fn receive_slowly<S: AsFd>(descriptor: &Descriptor<S>, buf: &mut [u8], short: Short) -> io::Result<usize> {
     perform(descriptor, Receive { buf, short })
 }
 
@@ -197,6 +216,22 @@ impl<S: AsFd> Call<S> for Send<'_> {
 /// Writes to a stream.
 #[track_caller]
 pub(super) fn send<S: AsFd>(descriptor: &Descriptor<S>, buf: &[u8]) -> io::Result<usize> {
+    match asks_at_once(descriptor, Direction::Write, true) {
+        true => send_at_once(descriptor, buf),
+        false => send_slowly(descriptor, buf),
+    }
+}
+
+/// Not inlined, as `receive_at_once`.
+#[inline(never)]
+#[track_caller]
+fn send_at_once<S: AsFd>(descriptor: &Descriptor<S>, buf: &[u8]) -> io::Result<usize> {
+    ask_at_once(descriptor, &mut Send { buf }).unwrap_or_else(|| send_slowly(descriptor, buf))
+}
+
+#[inline(never)]
+#[track_caller]
+fn send_slowly<S: AsFd>(descriptor: &Descriptor<S>, buf: &[u8]) -> io::Result<usize> {
     perform(descriptor, Send { buf })
 }
 

@@ -32,7 +32,7 @@ use crate::event::readiness::{Duplicates, Readiness, Seen, Waiting, Watch, regis
 use crate::event::source::{Source, is_shortage};
 use crate::event::uring::Completion;
 use crate::fiber::Control;
-use crate::fiber::state::{Cause, Ends};
+use crate::fiber::state::{Begin, Cause, Ends};
 use crate::fiber::waiters::Waiter;
 use crate::fiber::why::{At, Why};
 use crate::os::clock;
@@ -321,6 +321,47 @@ pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut
     }
 }
 
+/// Whether a call is of those that a busy server makes most, and whose way is [`ask_at_once`]: one that asks the ring before anything is tried, and whose wait nothing but a cancel could cut short. `prefers_ring`: the call's.
+#[inline]
+pub(crate) fn asks_at_once<S>(descriptor: &Descriptor<S>, direction: Direction, prefers_ring: bool) -> bool {
+    let Some((worker, control)) = fiber() else { return false };
+    let is_drained = direction == Direction::Read && descriptor.drained.load(Relaxed);
+    let asks = worker.has_ring() && (is_drained || (prefers_ring && worker.shares_ring()));
+    let waits = !descriptor.nonblocking.load(Relaxed) && descriptor.timeouts_ns[direction as usize].load(Relaxed) == 0;
+    let stays = !control.may_move() && !control.must_not_suspend() && !control.join.is_done();
+    let bounds = control.bounds();
+    asks && waits && stays && bounds.limit.is_none() && !bounds.shielded
+}
+
+/// As [`perform`], by a caller that [`asks_at_once`]; `None` if a cancel was first, or the ring has not done it: then `perform` does it, or says why not.
+///
+/// Small, and apart from the other ways: where a server's many fibers take turns, each line of the frames between a wait and the caller's own code is cold.
+#[inline(always)]
+pub(crate) fn ask_at_once<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, call: &mut C) -> Option<io::Result<C::Output>> {
+    let (worker, control) = fiber()?;
+    let mut entry = call.entry(Fd(descriptor.raw_fd()))?;
+    control.note_why(Why::At(call.why()));
+    if control.state.begin(Ends::BY_CLAIM.or_cancel()) != Begin::Wait {
+        return None;
+    }
+    // SAFETY: the wait has begun, and the ring's answer or a cancel ends it. A fiber that waits is in user code and has no outcome yet, so the place in its block is free until the wait is over; what the entry points to is borrowed by
+    // `call`, which outlives it.
+    let (_, answer) = unsafe {
+        let completion = Completion::new_in_block(control);
+        exchange(worker, control, &mut entry, completion, call.why(), || worker.suspend(control))
+    };
+    match answer {
+        Ok(answer) => {
+            let done = call.answer(answer);
+            note_drained(descriptor, call, &done);
+            Some(done)
+        }
+        // Cancelled, or nothing that the ring waits at.
+        Err(error) if is_undone(&error) || error.raw_os_error() == Some(libc::EAGAIN) => None,
+        Err(error) => Some(Err(error)),
+    }
+}
+
 /// As [`perform`], where nothing tells when another try is worth it: gives `None` in place of a wait.
 #[track_caller]
 pub(crate) fn perform_at_once<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, call: &mut C) -> io::Result<Option<C::Output>> {
@@ -589,24 +630,41 @@ const LENT: &str = "a bug of sinew while the kernel has a buffer of the caller's
 unsafe fn ask_ring_for(fiber: &Caller<'_>, entry: &mut Entry, completion: &Completion, why: At, deadline_ns: u64) -> io::Result<usize> {
     let Caller { point, worker, control } = fiber;
     point.begin(Why::At(why), Ends::BY_CLAIM)?;
-    let lent = Bomb(LENT);
-    // SAFETY: the caller's promise; the wait has begun.
-    with_ring(worker, |ring| unsafe { ring.submit(entry, completion) });
-    worker.begin_source_wait(control);
-    // SAFETY: the wait was begun above; the ring's answer, a cancel or the deadline ends it.
-    let ended = unsafe { point.wait_unnoted(deadline_ns) };
-    if completion.result().is_none() {
-        give_up(worker, control, completion, why);
-    }
-    worker.end_source_wait(control);
-    let answer = completion.result().expect("its wait is over");
-    lent.defuse();
+    // SAFETY: the caller's promise; the wait was begun above; the ring's answer, a cancel or the deadline ends it.
+    let (ended, answer) = unsafe { exchange(worker, control, entry, completion, why, || point.wait_unnoted(deadline_ns)) };
     let is_undone = matches!(&answer, Err(error) if is_undone(error));
     match ended {
         Err(cut) if is_undone => Err(point.note(cut).into()),
         Ok(Cause::TimedOut) if is_undone => Err(would_block()),
         _ => answer,
     }
+}
+
+/// Gives an operation to the ring, has the caller wait, and gives what the wait has come to and what the ring answered: what it has not done by the end of the wait is given up, and waited for all the same (I1).
+///
+/// # Safety
+/// As [`ask_ring_for`]; and the caller, the fiber `control` of `worker`, has begun a wait, which `wait` waits for and the ring's answer may end.
+#[inline(always)]
+unsafe fn exchange<T>(
+    worker: &Worker,
+    control: &Control,
+    entry: &mut Entry,
+    completion: &Completion,
+    why: At,
+    wait: impl FnOnce() -> T,
+) -> (T, io::Result<usize>) {
+    let lent = Bomb(LENT);
+    // SAFETY: the caller's promise; the wait has begun.
+    with_ring(worker, |ring| unsafe { ring.submit(entry, completion) });
+    worker.begin_source_wait(control);
+    let ended = wait();
+    if completion.result().is_none() {
+        give_up(worker, control, completion, why);
+    }
+    worker.end_source_wait(control);
+    let answer = completion.result().expect("its wait is over");
+    lent.defuse();
+    (ended, answer)
 }
 
 /// Whether the ring has not done an operation, because it was asked to give it up or for no reason of ours. What it had handed to a thread of the kernel is interrupted there.

@@ -102,6 +102,13 @@ impl Worker {
         source.is_some_and(|source| source.is_ring() && self.ready.len() + source.unsent() >= RING_SHARERS)
     }
 
+    /// Whether its source is open, and a ring.
+    #[inline]
+    pub(crate) fn has_ring(&self) -> bool {
+        // SAFETY: I1, I2.
+        unsafe { (*self.source.get()).as_ref() }.is_some_and(Source::is_ring)
+    }
+
     /// The running fiber `me` begins a wait at this worker's source.
     pub(crate) fn begin_source_wait(&self, me: &Control) {
         self.source_waits.set(self.source_waits.get() + 1);

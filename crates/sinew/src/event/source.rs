@@ -27,6 +27,10 @@ pub(crate) const SOURCE_TURNS: u32 = 16;
 /// And, where all of those have run, the time between two polls, whatever the turns: fibers that compute for long make long ones. Arbitrary: a hundred times what a poll costs.
 pub(crate) const SOURCE_GAP_NS: u64 = 100_000;
 
+/// Turns after which a ring is told, and asked, where each was full and more are ready. By measurement: each call of the kernel is a burst of answers, which wakes who waits for them, so with one in each turn an echo among a thousand cost
+/// 4 to 8 % more, and an HTTP answer 3 to 5 (docs/decisions.md).
+pub(crate) const RING_TURNS: u32 = 2;
+
 /// How a runtime's fibers do I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -186,7 +190,7 @@ impl Source {
     }
 
     /// Tells the kernel what is to be told, asks it for what has come, and ends the waits for that: appends the fibers to `woken`. `turns` are those of the worker since it last asked, and `has_backlog` says that
-    /// not all have run that were ready then; `false` if it is too early to ask again. A ring is told in each turn anyway, and asked by the same call; in a crowd, of the more receives the fewer fibers are `ready`.
+    /// not all have run that were ready then; `false` if it is too early to ask again. A ring is told by the call that asks it; in a crowd, of the more receives the fewer fibers are `ready`.
     #[inline]
     pub(crate) fn look(&mut self, turns: u32, has_backlog: bool, ready: usize, woken: &List<Control>) -> bool {
         match self {

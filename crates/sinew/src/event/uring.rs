@@ -1,6 +1,6 @@
 //! The ring: operations handed to the kernel, which says when each is done.
 //!
-//! Fibers only put their operations into the ring's memory; one system call per turn of the worker's loop hands over those of all fibers, and the one that puts an idle worker to sleep does so
+//! Fibers only put their operations into the ring's memory; one system call per turn of the worker's loop, or per second one, hands over those of all fibers, and the one that puts an idle worker to sleep does so
 //! too. The result of an operation goes straight to the fiber that waits for it.
 //!
 //! In a crowd, receives are told only as fast as fibers run ([`Uring::tell_some`]). With hundreds of connections most have something to receive by the time that they ask: told at once, each would make one more of hundreds of fibers ready,
@@ -40,10 +40,10 @@ const COMPLETIONS: u32 = 4096;
 
 /// Receives are held back where those that are held and the fibers that are ready are more than this. By measurement: 50 connections gain nothing by it, 1,000 do; between them arbitrary. (Few are a crowd in programs that are not optimised, so that tests meet one.)
 const CROWD: usize = if cfg!(debug_assertions) { 32 } else { 128 };
-/// In a crowd, so many ready fibers are enough, and no more receives are told: what these fibers need is to fit into the cache. By measurement: a turn of them; 64 take more CPU time, 16 no less.
-const READY_ENOUGH: usize = if cfg!(debug_assertions) { 8 } else { 32 };
-/// But so many in each look, so that fibers that are always ready leave some room. Arbitrary: half of what an echo's fibers ask for in a turn.
-const TOLD_MIN: usize = if cfg!(debug_assertions) { 2 } else { 8 };
+/// In a crowd, so many ready fibers are enough, and no more receives are told: what these fibers need is to fit into the cache. By measurement: what runs between two looks.
+const READY_ENOUGH: usize = if cfg!(debug_assertions) { 8 } else { 64 };
+/// But so many in each look, so that fibers that are always ready leave some room. Arbitrary: half of what an echo's fibers ask for between two.
+const TOLD_MIN: usize = if cfg!(debug_assertions) { 2 } else { 16 };
 /// And one for each so long that it was between looks, where fibers compute or block for long: about what it takes to tell one.
 const TELL_NS: u64 = 2_000;
 /// And never more than this, since all else waits meanwhile. What was too much is not made up for: turns in which others had the CPU are long too, and the line was emptied after each. Arbitrary: half a millisecond by that.

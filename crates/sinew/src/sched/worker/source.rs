@@ -7,7 +7,7 @@ use super::{Worker, passed, ready_all};
 use crate::base::atomic::Relaxed;
 use crate::base::list::{Linked, List};
 use crate::base::prefetch::prefetch;
-use crate::event::source::{SOURCE_GAP_NS, SOURCE_TURNS, Source};
+use crate::event::source::{RING_TURNS, SOURCE_GAP_NS, SOURCE_TURNS, Source};
 use crate::fiber::Control;
 use crate::os::clock;
 
@@ -38,6 +38,11 @@ impl Worker {
         // SAFETY: I1, I2 - the borrow ends with the block, and no user code runs in it.
         let asked = unsafe {
             let Some(source) = &mut *self.source.get() else { return };
+            // The last turn ended though more were ready.
+            let was_full = self.budget.get() == 0 && !self.ready.is_empty();
+            if source.is_ring() && was_full && turns < RING_TURNS {
+                return;
+            }
             if !source.has_found() && !self.has_own() && !self.has_work() && !source.is_due() {
                 return;
             }

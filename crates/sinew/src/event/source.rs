@@ -28,7 +28,7 @@ pub(crate) const SOURCE_TURNS: u32 = 16;
 pub(crate) const SOURCE_GAP_NS: u64 = 100_000;
 
 /// Turns after which a ring is told, and asked, where each was full and more are ready. By measurement: each call of the kernel is a burst of answers, which wakes who waits for them, so with one in each turn an echo among a thousand cost
-/// 4 to 8 % more, and an HTTP answer 3 to 5 (docs/decisions.md).
+/// up to 8 % more, and an HTTP answer 4 to 6 (docs/decisions.md).
 pub(crate) const RING_TURNS: u32 = 2;
 
 /// How a runtime's fibers do I/O.

@@ -231,6 +231,30 @@ fn a_loop_of_calls_that_are_late_holds_nobody_without_descriptors() {
     });
 }
 
+/// Claim: a read whose time-out is over finds what is there also where the last one took all there was, so that this one would wait first, and there is no descriptor to wait with.
+#[test]
+fn a_late_read_without_descriptors_finds_what_is_there() {
+    const NAME: &str = "a_late_read_without_descriptors_finds_what_is_there";
+    if !is_child(NAME) {
+        for io in ["uring", "epoll"] {
+            let child = in_child(NAME, &[("SINEW_IO", io)]);
+            assert!(child.status.success(), "{io}: {}", String::from_utf8_lossy(&child.stderr));
+        }
+        return;
+    }
+    Runtime::builder().workers(1).build().unwrap().run(|| {
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        near.set_read_timeout(Some(Duration::from_nanos(1))).unwrap();
+        let limit = forbid_descriptors();
+        let read = [b"a", b"b"].map(|byte| {
+            far.write_all(byte).unwrap();
+            near.read(&mut [0; 8]).ok()
+        });
+        allow_descriptors(&limit);
+        assert_eq!(read, [Some(1), Some(1)]);
+    });
+}
+
 /// A worker's first wait for I/O finds no descriptor for its source: no call on a descriptor that is open fails for that. It waits by pauses, is cut short as ever, says so once, and waits at the source as
 /// soon as there can be one.
 #[test]

@@ -27,10 +27,6 @@ pub(crate) const SOURCE_TURNS: u32 = 16;
 /// And, where all of those have run, the time between two polls, whatever the turns: fibers that compute for long make long ones. Arbitrary: a hundred times what a poll costs.
 pub(crate) const SOURCE_GAP_NS: u64 = 100_000;
 
-/// Turns after which a ring is told, and asked, where each was full and more are ready. By measurement: each call of the kernel is a burst of answers, which wakes who waits for them, so with one in each turn an echo among a thousand cost
-/// up to 8 % more, and an HTTP answer 4 to 6 (docs/decisions.md).
-pub(crate) const RING_TURNS: u32 = 2;
-
 /// How a runtime's fibers do I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]

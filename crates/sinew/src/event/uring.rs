@@ -33,7 +33,7 @@ use crate::fiber::state::Cause;
 use crate::os::bell::Bell;
 use crate::os::clock;
 
-/// Operations that can wait to be told to the kernel. Each is 64 bytes; when they are more, the kernel is entered in between. Arbitrary: eight times the switches of a turn.
+/// Operations that can wait to be told to the kernel. Each is 64 bytes; when they are more, the kernel is entered in between. Arbitrary: four times the switches between two calls.
 const ENTRIES: u32 = 256;
 /// Completions that the ring holds. More are kept by the kernel, and brought by the next call.
 const COMPLETIONS: u32 = 4096;

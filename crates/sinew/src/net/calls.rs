@@ -123,7 +123,10 @@ pub(super) fn receive<S: AsFd>(descriptor: &Descriptor<S>, buf: &mut [u8], short
 #[inline(never)]
 #[track_caller]
 fn receive_at_once<S: AsFd>(descriptor: &Descriptor<S>, buf: &mut [u8], short: Short) -> io::Result<usize> {
-    ask_at_once(descriptor, &mut Receive { buf, short }).unwrap_or_else(|| receive_slowly(descriptor, buf, short))
+    match ask_at_once(descriptor, &mut Receive { buf, short }) {
+        Some(done) => done,
+        None => receive_slowly(descriptor, buf, short),
+    }
 }
 
 #[inline(never)]
@@ -226,7 +229,11 @@ pub(super) fn send<S: AsFd>(descriptor: &Descriptor<S>, buf: &[u8]) -> io::Resul
 #[inline(never)]
 #[track_caller]
 fn send_at_once<S: AsFd>(descriptor: &Descriptor<S>, buf: &[u8]) -> io::Result<usize> {
-    ask_at_once(descriptor, &mut Send { buf }).unwrap_or_else(|| send_slowly(descriptor, buf))
+    match ask_at_once(descriptor, &mut Send { buf }) {
+        Some(done) => done,
+        // There was no room: the ring is asked to tell when there is, and not to send once more.
+        None => perform(descriptor, Try(Direction::Write, |socket: &S| try_send(socket, buf))),
+    }
 }
 
 #[inline(never)]

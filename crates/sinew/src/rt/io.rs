@@ -312,7 +312,15 @@ pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut
         match poller_of(worker, control) {
             Ok(None) => return wait_at_ring(&fiber, descriptor, &mut call, deadline_ns),
             Ok(Some(poller)) => return wait_at_epoll(&fiber, &poller, tried, descriptor, &mut call, deadline_ns),
-            Err(error) => pause_for_room(error, &mut pauses, deadline_ns)?,
+            Err(error) => {
+                // Who has not tried yet finds what is there, though its time-out is over.
+                if passed(deadline_ns)
+                    && let Some(done) = attempt(descriptor, &mut call)
+                {
+                    return done;
+                }
+                pause_for_room(error, &mut pauses, deadline_ns)?;
+            }
         }
         tried = None;
         if let Some(done) = attempt(descriptor, &mut call).or_else(|| attempt_end(descriptor, &mut call)) {

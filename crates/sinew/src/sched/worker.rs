@@ -2,7 +2,7 @@
 //!
 //! Its loop stands on the thread's own stack. A fiber that suspends goes straight to the next ready one, if there is one and the turn's budget
 //! lasts, else back to the loop, which looks at everything else: inbox, timers, the group, idle stacks, sleep. So a hop costs one switch,
-//! and no amount of ready fibers hides the rest of the world for more than `TURN` switches.
+//! and no amount of ready fibers hides the rest of the world for more than `TURN` switches, or a ring for more than two turns.
 //!
 //! # Picture
 //! ```text
@@ -203,6 +203,10 @@ pub(crate) struct Worker {
     /// Fibers that were ready when the kernel was last asked what has come, and have not run since. What epoll would say meanwhile is for those behind them; by the time that they run, what was touched
     /// to say it has left the caches: with 10,000 connections that are all asked, a switch then waits for its stack's page-table entry each time.
     backlog: Cell<u32>,
+    /// Whether the turn that has just ended was a whole one, and more were ready.
+    was_full: Cell<bool>,
+    /// Whether the ring was not asked after the turn before.
+    skipped: Cell<bool>,
     /// The turn in which it was.
     asked_turn: Cell<u32>,
     /// When it last looked at the group's roam, in turns and by the clock, which is 0 if it had no reason to since, or has rested; and that it must, since it was the lookout.
@@ -299,6 +303,8 @@ impl Worker {
             source: UnsafeCell::new(None),
             source_waits: Cell::new(0),
             backlog: Cell::new(0),
+            was_full: Cell::new(false),
+            skipped: Cell::new(false),
             asked_turn: Cell::new(0),
             roam_turn: Cell::new(0),
             roam_ns: Cell::new(0),
@@ -546,6 +552,7 @@ impl Worker {
         add(&counters.switches, u64::from(switches));
         self.ticks.set(self.ticks.get() + switches);
         self.backlog.set(self.backlog.get().saturating_sub(switches));
+        self.was_full.set(switches > TURN && !self.ready.is_empty());
         // Not yet where it has dispatched one: it is queued when that one has begun (`root_of_dispatched`).
         if !self.left.get().is_null() && self.urgent.get().is_null() {
             self.see_to_left();

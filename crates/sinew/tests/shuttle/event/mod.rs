@@ -450,7 +450,6 @@ pub mod source {
     use crate::os::{clock, futex};
 
     pub const SOURCE_TURNS: u32 = 16;
-    pub const RING_TURNS: u32 = 2;
     pub const SOURCE_GAP_NS: u64 = 100_000;
 
     #[derive(Clone, Copy)]

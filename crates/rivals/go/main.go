@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"os"
 	"runtime"
-	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -436,7 +435,13 @@ func mutexWait() {
 	})
 	sayLongest(longest)
 	turnUs := float64(took.Nanoseconds()) / float64(turns) / float64(tasks) / 1e3
-	say("overtaken", "us", float64(slices.Max(overtaken))*turnUs)
+	most := uint64(0)
+	for _, turns := range overtaken {
+		if turns > most {
+			most = turns
+		}
+	}
+	say("overtaken", "us", float64(most)*turnUs)
 }
 
 // sayLongest is told the longest wait of each goroutine.

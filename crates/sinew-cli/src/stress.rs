@@ -403,7 +403,8 @@ fn run_round(seed: u64, round: u64, workers: usize, weather: &Weather) -> usize 
     match plan {
         Some(plan) => plan.check(&runtime),
         None => {
-            let spares = weather.moves(round).spares();
+            // Each group has its own.
+            let spares = weather.moves(round).spares() * metrics.groups.len();
             let found = metrics.workers.len();
             check!((workers..=workers + spares).contains(&found), "a runtime of {workers} workers, and {spares} to spare, has {found}");
         }

@@ -14,6 +14,18 @@ use sinew::net::unix::{UnixDatagram, UnixStream};
 use sinew::net::{TcpListener, TcpStream, UdpSocket};
 use sinew::{Io, Runtime, RuntimeBuilder};
 
+/// Runs the test of this name in a process of its own for each driver, if this is not one: then the caller does what it is to do.
+fn runs_in_children(name: &str) -> bool {
+    if is_child(name) {
+        return false;
+    }
+    for io in ["uring", "epoll"] {
+        let child = in_child(name, &[("SINEW_IO", io)]);
+        assert!(child.status.success(), "{io}: {}", String::from_utf8_lossy(&child.stderr));
+    }
+    true
+}
+
 const DRIVERS: [Io; 2] = [Io::Uring, Io::Epoll];
 
 /// Switches between fibers of this runtime, so far.
@@ -171,11 +183,7 @@ fn without_a_thread_to_look_a_name_up_it_is_an_error() {
 #[test]
 fn a_connection_is_not_lost_with_an_acceptor_that_has_no_descriptor() {
     const NAME: &str = "a_connection_is_not_lost_with_an_acceptor_that_has_no_descriptor";
-    if !is_child(NAME) {
-        for io in ["uring", "epoll"] {
-            let child = in_child(NAME, &[("SINEW_IO", io)]);
-            assert!(child.status.success(), "{io}: {}", String::from_utf8_lossy(&child.stderr));
-        }
+    if runs_in_children(NAME) {
         return;
     }
     Runtime::builder().workers(1).build().unwrap().run(|| {
@@ -212,11 +220,7 @@ fn a_connection_is_not_lost_with_an_acceptor_that_has_no_descriptor() {
 fn a_loop_of_calls_that_are_late_holds_nobody_without_descriptors() {
     const NAME: &str = "a_loop_of_calls_that_are_late_holds_nobody_without_descriptors";
     const TRIES_MAX: usize = 1000;
-    if !is_child(NAME) {
-        for io in ["uring", "epoll"] {
-            let child = in_child(NAME, &[("SINEW_IO", io)]);
-            assert!(child.status.success(), "{io}: {}", String::from_utf8_lossy(&child.stderr));
-        }
+    if runs_in_children(NAME) {
         return;
     }
     Runtime::builder().workers(1).build().unwrap().run(|| {
@@ -235,11 +239,7 @@ fn a_loop_of_calls_that_are_late_holds_nobody_without_descriptors() {
 #[test]
 fn a_late_read_without_descriptors_finds_what_is_there() {
     const NAME: &str = "a_late_read_without_descriptors_finds_what_is_there";
-    if !is_child(NAME) {
-        for io in ["uring", "epoll"] {
-            let child = in_child(NAME, &[("SINEW_IO", io)]);
-            assert!(child.status.success(), "{io}: {}", String::from_utf8_lossy(&child.stderr));
-        }
+    if runs_in_children(NAME) {
         return;
     }
     Runtime::builder().workers(1).build().unwrap().run(|| {
@@ -754,11 +754,7 @@ fn a_peer_that_never_reads_holds_nobody_for_ever() {
 #[test]
 fn signals_interrupt_nothing() {
     const NAME: &str = "signals_interrupt_nothing";
-    if !is_child(NAME) {
-        for io in ["uring", "epoll"] {
-            let child = in_child(NAME, &[("SINEW_IO", io)]);
-            assert!(child.status.success(), "{io}: {}", String::from_utf8_lossy(&child.stderr));
-        }
+    if runs_in_children(NAME) {
         return;
     }
     static SIGNALS: AtomicU64 = AtomicU64::new(0);

@@ -231,9 +231,15 @@ pub(super) fn send<S: AsFd>(descriptor: &Descriptor<S>, buf: &[u8]) -> io::Resul
 fn send_at_once<S: AsFd>(descriptor: &Descriptor<S>, buf: &[u8]) -> io::Result<usize> {
     match ask_at_once(descriptor, &mut Send { buf }) {
         Some(done) => done,
-        // There was no room: the ring is asked to tell when there is, and not to send once more.
-        None => perform(descriptor, Try(Direction::Write, |socket: &S| try_send(socket, buf))),
+        None => send_when_there_is_room(descriptor, buf),
     }
+}
+
+/// There was none for the ring: it is asked to tell when there is, and not to send once more.
+#[inline(never)]
+#[track_caller]
+fn send_when_there_is_room<S: AsFd>(descriptor: &Descriptor<S>, buf: &[u8]) -> io::Result<usize> {
+    perform(descriptor, Try(Direction::Write, |socket: &S| try_send(socket, buf)))
 }
 
 #[inline(never)]

@@ -317,6 +317,7 @@ pub(crate) fn perform_until<S: AsFd, C: Call<S>>(descriptor: &Descriptor<S>, mut
                 if passed(deadline_ns)
                     && let Some(done) = attempt(descriptor, &mut call)
                 {
+                    count_gift();
                     return done;
                 }
                 pause_for_room(error, &mut pauses, deadline_ns)?;

@@ -203,12 +203,12 @@ pub(crate) struct Worker {
     /// Fibers that were ready when the kernel was last asked what has come, and have not run since. What epoll would say meanwhile is for those behind them; by the time that they run, what was touched
     /// to say it has left the caches: with 10,000 connections that are all asked, a switch then waits for its stack's page-table entry each time.
     backlog: Cell<u32>,
+    /// The turn in which it was.
+    asked_turn: Cell<u32>,
     /// Whether the turn that has just ended was a whole one, and more were ready.
     was_full: Cell<bool>,
     /// Whether the ring was not asked after the turn before.
     skipped: Cell<bool>,
-    /// The turn in which it was.
-    asked_turn: Cell<u32>,
     /// When it last looked at the group's roam, in turns and by the clock, which is 0 if it had no reason to since, or has rested; and that it must, since it was the lookout.
     roam_turn: Cell<u32>,
     roam_ns: Cell<u64>,
